@@ -1,0 +1,1 @@
+"""Producers, consumers and administration of a Seglog broker."""

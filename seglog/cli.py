@@ -1,0 +1,99 @@
+"""The command `seglog`: its commands, and how a mistake is told.
+
+A mistake is one line on standard error that says what to do next; the traceback comes only with
+`--debug`. The exit code is 2 for a setting or an argument that cannot be, 1 for anything else.
+
+A command raises `SeglogError`, or lets an `OSError` pass: `main` tells it. To add commands, write
+`seglog/commands/NAME.py` and name it below.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from . import __version__
+from .commands import serve
+from .protocol.errors import BadConfig, SeglogError
+
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130  # as shells have it: 128 + SIGINT
+
+app = typer.Typer(
+    name="seglog",
+    help="A durable, partitioned, append-only log for Python and Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve.serve)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"seglog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error. May stand anywhere."),
+    ] = False,
+) -> None:
+    """A durable, partitioned, append-only log for Python and Spark."""
+
+
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns its exit code."""
+    options_end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:options_end]
+    if debug:
+        arguments = ["--debug", *(word for word in arguments if word != "--debug")]
+    try:
+        # typer.Exit comes back as its code; whatever a command returns is not one.
+        code = app(arguments, prog_name="seglog", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        message, code = explain(error)
+        typer.echo(f"seglog: {' '.join(message.split())}", err=True)
+        return code
+    return code if isinstance(code, int) else 0
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """What to tell of an error, in one line, and the exit code."""
+    if isinstance(error, BadConfig):
+        return str(error), EXIT_USAGE
+    if isinstance(error, SeglogError):
+        return str(error), EXIT_FAILURE
+    # typer's own errors have had several base classes over its versions, and this method in all.
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "seglog"
+        return f"{format_message()} Try: {command} --help", EXIT_USAGE
+    if isinstance(error, OSError):
+        return f"{error}. Run again with --debug for the details", EXIT_FAILURE
+    return f"{type(error).__name__}: {error}. Run again with --debug for the details", EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of `seglog`, one file a group. What only one needs, it imports when it runs."""

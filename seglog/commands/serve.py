@@ -1,0 +1,117 @@
+"""`seglog serve`: run a broker until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ..protocol.errors import SeglogError
+from ..server.logs import LogFormat, LogLevel, configure_logs
+
+if TYPE_CHECKING:
+    from ..server.config import BrokerConfig
+
+# Values are text here even where they are numbers, so that every source of a setting is checked,
+# and a mistake told, in the same way (server/settings.py).
+
+_LISTEN_ADVICE: Final = {
+    errno.EADDRINUSE: "Stop what listens there, or choose another --port (0 takes a free one)",
+    errno.EADDRNOTAVAIL: "Give an address of this machine as --host (0.0.0.0 for all of them)",
+    errno.EACCES: "Ports below 1024 need a privilege: choose another --port",
+}
+_FOLDER_ADVICE: Final = {
+    errno.EACCES: "Let this user write there, or choose another folder with --data",
+    errno.EEXIST: "There is a file in the way: choose another folder with --data",
+    errno.ENOTDIR: "There is a file in the way: choose another folder with --data",
+    errno.EROFS: "Choose a folder on a file system that can be written, with --data",
+}
+
+
+def serve(
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder for all data.", show_default=False)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Listen here.", show_default=False)
+    ] = None,
+    port: Annotated[
+        str | None,
+        typer.Option(metavar="PORT", help="Listen here; 0 takes a free one.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", envvar="SEGLOG_CONFIG", help="Settings, as TOML."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting. May be repeated."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings, explained, and exit.")
+    ] = False,
+    log_level: Annotated[LogLevel, typer.Option(envvar="SEGLOG_LOG_LEVEL")] = LogLevel.info,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            envvar="SEGLOG_LOG_FORMAT", help="auto: text on a terminal, JSON lines elsewhere."
+        ),
+    ] = LogFormat.auto,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT (Ctrl-C).
+
+    Settings: defaults, then --config, then variables, then flags; the later wins.
+
+    SEGLOG_MAX_CONNECTIONS is the variable of max.connections, and so on for all.
+
+    Once clients can connect, standard output says: listening on ADDRESS:PORT
+    """
+    from ..server import settings as sources  # noqa: PLC0415 - other commands need no broker
+
+    named = {"--data": ("data", data), "--host": ("host", host), "--port": ("port", port)}
+    flags = [sources.flag(name, key, v) for name, (key, v) in named.items() if v is not None]
+    flags += [sources.set_flag(text) for text in settings or []]
+    broker_config = sources.load_settings(config, os.environ, flags)
+    if print_config:
+        typer.echo(sources.print_config(broker_config), nl=False)
+        return
+
+    configure_logs(log_level, log_format)
+    _run(broker_config)
+
+
+def _run(config: BrokerConfig) -> None:
+    import uvloop  # noqa: PLC0415 - as above
+
+    from ..server.app import Broker, serve  # noqa: PLC0415
+
+    def announce(broker: Broker) -> None:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        typer.echo(f"listening on {host}:{broker.port}")
+
+    try:
+        uvloop.run(serve(config, announce))
+    except SeglogError as error:
+        told = _told(error, config)
+        if told is None:
+            raise
+        raise SeglogError(told) from error
+
+
+def _told(error: SeglogError, config: BrokerConfig) -> str | None:
+    """The message for what the operating system refused and a flag can change; None for the rest."""
+    cause = error.__cause__
+    if isinstance(cause, socket.gaierror):
+        return f"{error.what}. Give an address of this machine as --host"
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return None
+    if cause.filename is not None:
+        advice = _FOLDER_ADVICE.get(cause.errno)
+        return f"{error.what}. {advice}" if advice else None
+    advice = _LISTEN_ADVICE.get(cause.errno)
+    reason = os.strerror(cause.errno)
+    return f"cannot listen on {config.host}:{config.port}: {reason}. {advice}" if advice else None

@@ -1,0 +1,38 @@
+"""The parts of the documentation that are made from the code: scripts/update-docs puts them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .server.settings_table import Setting, settings_table
+
+TOPIC_PREFIX = "topic."
+
+
+def broker_settings() -> str:
+    """A Markdown table of the settings of a broker."""
+    return _table(row for row in settings_table().values() if not row.key.startswith(TOPIC_PREFIX))
+
+
+def topic_settings() -> str:
+    """A Markdown table of the settings of a topic, by the names that the topic knows them by."""
+    return _table(row for row in settings_table().values() if row.key.startswith(TOPIC_PREFIX))
+
+
+def _table(settings: Iterable[Setting]) -> str:
+    rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{setting.key.removeprefix(TOPIC_PREFIX)}` | {_default(setting)} | {setting.allowed} "
+        f"| {setting.explanation} |"
+        for setting in settings
+    ]
+    return "\n".join(rows)
+
+
+def _default(setting: Setting) -> str:
+    value = setting.default
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int) and setting.short(value) != str(value):
+        return f"`{value}` ({setting.short(value)})"
+    return f"`{value}`" if value != "" else "empty"

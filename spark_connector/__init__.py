@@ -1,0 +1,1 @@
+"""Seglog as a source and sink of Spark Structured Streaming."""
