@@ -1,0 +1,145 @@
+"""The one table of APIs: key, name, versions, request, response. Nothing else knows the numbers.
+
+    request   [api, version, correlation_id, body]
+    response  [correlation_id, error or nil, body]      error: [code, message, details]
+
+A key is never reused. A new API is a row here, its messages, a handler and a line in
+docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from . import messages as m
+from .errors import BadRequest, UnsupportedApi, UnsupportedVersion
+
+
+class Api(NamedTuple):
+    """One row."""
+
+    key: int
+    name: str
+    request: type[m.Message]
+    response: type[m.Message]
+    lowest_version: int = 0
+    highest_version: int = 0
+
+
+HELLO: Final = Api(1, "hello", m.HelloRequest, m.HelloResponse)
+METADATA: Final = Api(2, "metadata", m.MetadataRequest, m.MetadataResponse)
+CREATE_TOPIC: Final = Api(3, "create_topic", m.CreateTopicRequest, m.CreateTopicResponse)
+DELETE_TOPIC: Final = Api(4, "delete_topic", m.DeleteTopicRequest, m.Empty)
+ALTER_TOPIC: Final = Api(5, "alter_topic", m.AlterTopicRequest, m.Empty)
+DESCRIBE_TOPIC: Final = Api(6, "describe_topic", m.DescribeTopicRequest, m.DescribeTopicResponse)
+PRODUCE: Final = Api(7, "produce", m.ProduceRequest, m.ProduceResponse)
+FETCH: Final = Api(8, "fetch", m.FetchRequest, m.FetchResponse)
+LIST_OFFSETS: Final = Api(9, "list_offsets", m.ListOffsetsRequest, m.ListOffsetsResponse)
+DELETE_RECORDS: Final = Api(10, "delete_records", m.DeleteRecordsRequest, m.DeleteRecordsResponse)
+INIT_PRODUCER: Final = Api(11, "init_producer", m.InitProducerRequest, m.InitProducerResponse)
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (
+        HELLO,
+        METADATA,
+        CREATE_TOPIC,
+        DELETE_TOPIC,
+        ALTER_TOPIC,
+        DESCRIBE_TOPIC,
+        PRODUCE,
+        FETCH,
+        LIST_OFFSETS,
+        DELETE_RECORDS,
+        INIT_PRODUCER,
+    )
+}
+
+
+class RequestEnvelope(msgspec.Struct, array_like=True, gc=False):
+    """The outside of a request; the body is decoded once the api is known."""
+
+    api: int
+    version: int
+    correlation_id: int
+    body: msgspec.Raw
+
+
+class ResponseEnvelope(msgspec.Struct, array_like=True, gc=False):
+    """The outside of a response."""
+
+    correlation_id: int
+    error: m.WireError | None
+    body: msgspec.Raw
+
+
+_decode_request = msgspec.msgpack.Decoder(RequestEnvelope).decode
+_decode_response = msgspec.msgpack.Decoder(ResponseEnvelope).decode
+_request_bodies = {api.key: msgspec.msgpack.Decoder(api.request).decode for api in APIS.values()}
+_response_bodies = {api.key: msgspec.msgpack.Decoder(api.response).decode for api in APIS.values()}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def decode_envelope(frame: bytes | bytearray) -> RequestEnvelope:
+    """The outside of a request frame; BadRequest where it has none."""
+    try:
+        return _decode_request(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not a request: {error}") from None
+
+
+def decode_request(envelope: RequestEnvelope) -> tuple[Api, Any]:
+    """The api that is asked for and its typed request."""
+    api = APIS.get(envelope.api)
+    if api is None:
+        raise UnsupportedApi(f"no api {envelope.api}")
+    if not api.lowest_version <= envelope.version <= api.highest_version:
+        raise UnsupportedVersion(
+            f"{api.name} version {envelope.version}, there are {api.lowest_version} to "
+            f"{api.highest_version}"
+        )
+    try:
+        return api, _request_bodies[api.key](envelope.body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"{api.name}: {_named(api.request, str(error))}") from None
+
+
+def decode_response_envelope(frame: bytes | bytearray) -> ResponseEnvelope:
+    """The outside of a response frame."""
+    try:
+        return _decode_response(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not a response: {error}") from None
+
+
+def decode_response(api: Api, body: msgspec.Raw) -> Any:
+    """The typed response of `api`."""
+    try:
+        return _response_bodies[api.key](body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"{api.name}: {error}") from None
+
+
+def encode_request(api: Api, correlation_id: int, request: m.Message) -> bytes:
+    """A request frame's content."""
+    return _encode([api.key, api.highest_version, correlation_id, request])
+
+
+def encode_response(correlation_id: int, response: m.Message) -> bytes:
+    return _encode([correlation_id, None, response])
+
+
+def encode_error(correlation_id: int, error: m.WireError) -> bytes:
+    return _encode([correlation_id, error, None])
+
+
+def _named(request: type[m.Message], reason: str) -> str:
+    """msgspec says `$[1]`; people say the field's name."""
+    what, found, path = reason.partition(" - at `$[")
+    number, bracket, rest = path.partition("]")
+    fields = request.__struct_fields__
+    if not found or not number.isdigit() or int(number) >= len(fields):
+        return reason
+    return f"{what} - at `{fields[int(number)]}{rest}" if bracket else reason

@@ -1,0 +1,258 @@
+"""The columns of a batch, between Python sequences and bytes.
+
+    columns     [timestamps, keys, values, headers, offsets]        a msgpack array of five
+    timestamps  int64 bin, one each; nil: all are first_timestamp
+    keys, values, headers
+                [lengths, data]: int32 bin (-1: null), then the cells back to back; nil: all null
+    a header    cell is itself msgpack: [[name, value], …], name a str, value a bin or nil
+    offsets     u32 bin, strictly rising deltas to base_offset; only in compacted batches
+
+Numbers in bins are little-endian. Encoding copies each cell once, when the parts are joined.
+Decoding copies nothing: bins come out as views. Promise: `decode_columns` returns columns that hold
+exactly `record_count` cells inside their data, or raises a BadBatch; it trusts no count or length
+before it has seen the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from io import BytesIO
+from operator import lt
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from .errors import BadBatch, BatchTooLarge
+
+Buffer = bytes | bytearray | memoryview
+Cell = Buffer | None
+#: The headers of one record, in their order; a name may come more than once.
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_NIL: Final = b"\xc0"
+_ARRAY_OF_FIVE: Final = b"\x95"
+_ARRAY_OF_TWO: Final = b"\x92"
+_BIN_HEADER: Final = struct.Struct(">BI")
+_BIN32: Final = 0xC6
+
+_Bins = tuple[memoryview, memoryview] | None
+# Typed, so that msgspec refuses any other shape at its first byte: nothing nests, nothing is
+# skipped, and no count is believed before the bytes are there.
+_LAYOUT: Final = msgspec.msgpack.Decoder(
+    tuple[memoryview | None, _Bins, _Bins, _Bins, memoryview | None]
+)
+_HEADERS_ENCODER: Final = msgspec.msgpack.Encoder()
+_HEADERS_DECODER: Final = msgspec.msgpack.Decoder(Headers)
+# UnicodeDecodeError is not a msgspec error, but is a ValueError as they are.
+_MALFORMED: Final = (msgspec.MsgspecError, ValueError)
+
+
+class BinaryColumn(NamedTuple):
+    """A column that is not all null: its lengths add up to its data."""
+
+    lengths: memoryview  # int32, little-endian
+    data: memoryview
+    has_nulls: bool
+
+
+class RawColumns(NamedTuple):
+    """Columns that were checked but not yet cut into cells; None as in the layout."""
+
+    timestamps: memoryview | None
+    keys: BinaryColumn | None
+    values: BinaryColumn | None
+    headers: BinaryColumn | None
+    deltas: tuple[int, ...] | None
+
+
+class _Measured(NamedTuple):
+    lengths: list[int]
+    present: Sequence[Buffer]  # the cells that are not null
+    data_bytes: int
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+def encode_columns(
+    values: Sequence[Cell],
+    keys: Sequence[Cell] | None,
+    headers: Sequence[Cell] | None,
+    timestamps: bytes | None,
+    deltas: bytes | None,
+    *,
+    max_bytes: int,
+) -> tuple[list[Buffer], int]:
+    """The columns as parts to be joined, and their size joined; too large is refused before that.
+
+    Who joins them compares the length with the size: they differ if a cell's `len` is not its size
+    in bytes (a memoryview of wider items).
+    """
+    measured = [
+        None if cells is None else _measure(name, cells)
+        for name, cells in (("keys", keys), ("values", values), ("headers", headers))
+    ]
+    size = 1 + _bin_size(timestamps) + sum(map(_column_size, measured)) + _bin_size(deltas)
+    if size > max_bytes:
+        raise BatchTooLarge(f"columns of {size} bytes, {max_bytes} are allowed")
+    parts: list[Buffer] = [_ARRAY_OF_FIVE, *_bin_parts(timestamps)]
+    for column in measured:
+        if column is None:
+            parts.append(_NIL)
+            continue
+        count = len(column.lengths)
+        lengths = struct.pack(f"<{count}i", *column.lengths)
+        parts += (_ARRAY_OF_TWO, *_bin_parts(lengths), _bin_header(column.data_bytes))
+        parts += column.present
+    parts += _bin_parts(deltas)
+    return parts, size
+
+
+def encode_headers(headers: Sequence[object]) -> list[bytes | None] | None:
+    """The headers of each record as cells; None or nothing is a null cell, all null is None."""
+    if not any(headers):
+        return None
+    return [_encode_header(index, pairs) if pairs else None for index, pairs in enumerate(headers)]
+
+
+def bad_cell(name: str, cells: Sequence[object]) -> BadBatch | None:
+    """The error for the first cell that is not plain bytes: which it is, and what."""
+    for index, cell in enumerate(cells):
+        if not isinstance(cell, Buffer | None):
+            return BadBatch(f"{name}[{index}] is a {type(cell).__name__}, not bytes or None")
+        if isinstance(cell, memoryview) and not (
+            cell.c_contiguous and cell.itemsize == 1 and cell.ndim == 1
+        ):
+            return BadBatch(f"{name}[{index}] is a view of items, not of bytes: cast it to 'B'")
+    return None
+
+
+def _measure(name: str, cells: Sequence[Cell]) -> _Measured | None:
+    try:
+        # The fast way, for columns without nulls: None has no len.
+        lengths = list(map(len, cast("Sequence[Buffer]", cells)))
+        return _Measured(lengths, cast("Sequence[Buffer]", cells), sum(lengths))
+    except TypeError:
+        pass
+    present = [cell for cell in cells if cell is not None]
+    if not present:
+        return None
+    try:
+        lengths = [-1 if cell is None else len(cell) for cell in cells]
+    except TypeError as error:
+        raise bad_cell(name, cells) or BadBatch(f"{name}: {error}") from None
+    return _Measured(lengths, present, sum(map(len, present)))
+
+
+def _encode_header(index: int, pairs: object) -> bytes:
+    try:
+        cell = _HEADERS_ENCODER.encode(pairs)
+        # Refuse here, by name, what every reader would refuse later.
+        _HEADERS_DECODER.decode(cell)
+    except (*_MALFORMED, TypeError, OverflowError, RecursionError) as error:
+        raise BadBatch(
+            f"headers[{index}] are not pairs of a str and bytes or None: {error}"
+        ) from None
+    return cell
+
+
+def _bin_header(size: int) -> bytes:
+    return _BIN_HEADER.pack(_BIN32, size)
+
+
+def _bin_parts(data: bytes | None) -> tuple[bytes, ...]:
+    return (_NIL,) if data is None else (_bin_header(len(data)), data)
+
+
+def _bin_size(data: bytes | None) -> int:
+    return 1 if data is None else _BIN_HEADER.size + len(data)
+
+
+def _column_size(column: _Measured | None) -> int:
+    if column is None:
+        return 1
+    return 1 + 2 * _BIN_HEADER.size + 4 * len(column.lengths) + column.data_bytes
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+def decode_columns(buffer: Buffer, record_count: int, offset_span: int) -> RawColumns:
+    """The columns of `record_count` records, every count and sum checked; views into `buffer`.
+
+    Only the inside of header cells is left for `header_cells` to check.
+    """
+    try:
+        timestamps, keys, values, headers, deltas = _LAYOUT.decode(buffer)
+    except _MALFORMED as error:
+        raise BadBatch(f"columns: {error}") from None
+    if timestamps is not None:
+        _check_width("timestamps", timestamps, 8, record_count)
+    return RawColumns(
+        timestamps,
+        _check_binary("keys", keys, record_count),
+        _check_binary("values", values, record_count),
+        _check_binary("headers", headers, record_count),
+        _check_deltas(deltas, record_count, offset_span),
+    )
+
+
+def cells(column: BinaryColumn | None, record_count: int) -> list[bytes | None]:
+    """The column cut into cells."""
+    if column is None:
+        return [None] * record_count
+    lengths = struct.unpack(f"<{record_count}i", column.lengths)
+    read = BytesIO(column.data).read
+    if column.has_nulls:
+        # read(-1) would read everything.
+        return [None if length < 0 else read(length) for length in lengths]
+    return list(map(read, lengths))
+
+
+def header_cells(column: BinaryColumn | None, record_count: int) -> list[Headers]:
+    """The headers of each record; a null cell is no headers."""
+    if column is None:
+        return [()] * record_count
+    decode = _HEADERS_DECODER.decode
+    try:
+        return [decode(cell) if cell is not None else () for cell in cells(column, record_count)]
+    except _MALFORMED as error:
+        raise BadBatch(f"headers: {error}") from None
+
+
+def _check_width(name: str, numbers: memoryview, width: int, record_count: int) -> None:
+    if len(numbers) != width * record_count:
+        raise BadBatch(f"{name}: {len(numbers)} bytes for {record_count} records of {width}")
+
+
+def _check_binary(name: str, bins: _Bins, record_count: int) -> BinaryColumn | None:
+    if bins is None:
+        return None
+    lengths, data = bins
+    _check_width(f"lengths of {name}", lengths, 4, record_count)
+    # A negative int32 has the high bit in its last byte: isascii looks for it 8 bytes at a time.
+    has_nulls = not bytes(lengths)[3::4].isascii()
+    numbers = struct.unpack(f"<{record_count}i", lengths)
+    total = sum(numbers)
+    if has_nulls:
+        if min(numbers) < -1:
+            raise BadBatch(f"{name}: a length of {min(numbers)}")
+        total += numbers.count(-1)
+    if total != len(data):
+        raise BadBatch(f"{name}: lengths of {total} bytes in all, {len(data)} are there")
+    return BinaryColumn(lengths, data, has_nulls)
+
+
+def _check_deltas(
+    bin_: memoryview | None, record_count: int, offset_span: int
+) -> tuple[int, ...] | None:
+    if bin_ is None:
+        return None
+    _check_width("offsets", bin_, 4, record_count)
+    deltas: tuple[int, ...] = struct.unpack(f"<{record_count}I", bin_)
+    if not all(map(lt, deltas, deltas[1:])):
+        raise BadBatch("offsets do not rise")
+    if deltas and deltas[-1] >= offset_span:
+        raise BadBatch(f"an offset of {deltas[-1]} in a span of {offset_span}")
+    return deltas

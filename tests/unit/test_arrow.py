@@ -1,0 +1,114 @@
+"""Arrow: the same rows as the records, in the schema that Spark checks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seglog.protocol.batch import decode_batch, encode_batch, encode_compacted
+from seglog.protocol.constants import CODECS
+from seglog.protocol.header import pack_prefix
+
+pa = pytest.importorskip("pyarrow")
+
+ROOT = Path(__file__).resolve().parents[2]
+NOW_US = 1_700_000_000_000_000
+
+
+def decoded(values, keys=None, timestamps=NOW_US, headers=None, base_offset=1_000, **options):
+    batch = encode_batch(values, keys, timestamps, headers, **options)
+    prefix = pack_prefix(base_offset, NOW_US, len(batch), 0)
+    return decode_batch(prefix + bytes(batch[28:]), topic="orders", partition=3)
+
+
+def rows_of_records(columns):
+    return [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_us,
+            "timestampType": 0,
+            "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+        }
+        for record in columns.records()
+    ]
+
+
+def rows_of_arrow(columns):
+    table = columns.to_arrow(include_headers=True)
+    table.validate(full=True)
+    # As numbers: dates beyond the year 9999 are no Python datetimes.
+    position = table.schema.get_field_index("timestamp")
+    times = table.column(position).cast(pa.int64())
+    return table.set_column(position, "timestamp", times).to_pylist()
+
+
+CASES = {
+    "plain": ([b"a", b"bb", b""],),
+    "keys": ([b"a", b"bb", b""], [b"k", b"", b"long key"]),
+    "null keys": ([b"a", b"bb", b"c"], [None, b"k", None]),
+    "tombstones": ([None, b"v", None], [b"k", b"k", b"k"]),
+    "all null": ([None, None, None],),
+    "times": ([b"a"] * 3, None, [NOW_US, -5, 2**62]),
+    "headers": ([b"a"] * 3, None, 0, [(("x", b"1"), ("x", None)), None, (("ü", b""),)]),
+    "more than a byte of nulls": ([None if i % 3 else b"%d" % i for i in range(1_003)],),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_arrow_rows_are_the_records(case, codec):
+    columns = decoded(*case, codec=codec)
+    assert rows_of_arrow(columns) == rows_of_records(columns)
+
+
+def test_compacted_offsets_keep_their_gaps():
+    whole = decoded([b"%d" % i for i in range(20)])
+    columns = decode_batch(encode_compacted(whole, [2, 3, 11, 19]), topic="t")
+    assert columns.to_arrow().column("offset").to_pylist() == [1_002, 1_003, 1_011, 1_019]
+    assert rows_of_arrow(columns) == rows_of_records(columns)
+
+
+def test_a_window_is_the_same_rows():
+    columns = decoded([b"%d" % i if i % 2 else None for i in range(40)]).between(1_005, 1_030)
+    assert len(columns.to_arrow()) == 25
+    assert rows_of_arrow(columns) == rows_of_records(columns)
+    assert len(columns.window(3, 3).to_arrow()) == 0
+
+
+def test_the_largest_offsets_and_times_fit():
+    columns = decoded([b"v"], None, 2**63 - 1, base_offset=2**63 - 2)
+    assert rows_of_arrow(columns) == rows_of_records(columns)
+
+
+def test_the_schema_is_that_of_sparks_kafka_source():
+    columns = decoded([b"v"])
+    expected = pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestampType", pa.int32()),
+        ]
+    )
+    assert columns.to_arrow().schema == expected
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    with_headers = columns.to_arrow(include_headers=True).schema
+    assert with_headers == expected.append(pa.field("headers", pa.list_(pair)))
+
+
+def test_rows_outlive_the_columns_and_the_batch():
+    table = decoded([b"value %d" % i for i in range(100)]).to_arrow()
+    assert table.column("value").to_pylist()[99] == b"value 99"
+
+
+def test_nothing_loads_pyarrow_until_arrow_is_asked_for():
+    code = "import sys, seglog.protocol.batch; sys.exit('pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
