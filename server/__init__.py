@@ -1,0 +1,1 @@
+"""The broker: it takes requests, appends batches through one writer and serves readers."""

@@ -1,0 +1,228 @@
+"""One client's connection: frames in, answers out, and every limit in between.
+
+Reading stops, and with it what a client can make us hold, while
+
+- too many of its requests, or bytes of them, wait for an answer;
+- it does not take its answers (after `slow.reader.timeout.ms` the connection is closed);
+- the writer's queue is full.
+
+An answer may come in any order but for the appends and reads of one partition, which keep theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ..protocol.api import encode_error
+from ..protocol.constants import MIB
+from ..protocol.errors import SeglogError
+from ..protocol.frame import FrameReceiver, pack_frame
+from ..protocol.header import Buffer
+from ..protocol.messages import WireError
+from .fetch_waiters import FetchWaiter
+
+if TYPE_CHECKING:
+    from .listener import Listener
+
+logger = logging.getLogger(__name__)
+
+NO_REQUEST: Final = -1  # the correlation id of an error that answers no request
+_HIGH_WATER_BYTES: Final = 4 * MIB
+
+
+class _Pause(enum.IntFlag):
+    """Why a connection is not read."""
+
+    NO = 0
+    IN_FLIGHT = enum.auto()
+    SLOW_READER = enum.auto()
+    WRITER = enum.auto()
+    CLOSING = enum.auto()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the listener for each client."""
+
+    def __init__(self, listener: Listener) -> None:
+        config = listener.config
+        self._listener = listener
+        self._config = config
+        self._receiver = FrameReceiver(listener.receive_buffer, config.max_frame_bytes)
+        self._loop = listener.loop
+        self._backlog: deque[bytes | bytearray] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paused = _Pause.NO
+        self._slow_reader: asyncio.TimerHandle | None = None
+        self._in_flight_bytes = 0
+        self._in_flight: dict[int, int] = {}  # a request's place -> its bytes
+        self._next_place = 0
+        self._transport: asyncio.Transport | None = None
+        self.waiters: set[FetchWaiter] = set()
+        self.address = ""
+        self.local_host = ""
+        self.client_name = ""
+        self.is_greeted = False
+        self.last_active = 0.0
+
+    # --- from the transport ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not asyncio.Transport by class, only by what they do.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "local"
+        own = transport.get_extra_info("sockname")
+        self.local_host = str(own[0]) if own else self._config.host
+        self.last_active = self._loop.time()
+        try:
+            self._listener.admit(self)
+        except SeglogError as error:
+            self.refuse(error)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._loop.time()
+        try:
+            frames = self._receiver.received(nbytes)
+        except SeglogError as error:
+            self.refuse(error)  # where the next frame begins is not known any more
+            return
+        for frame in frames:
+            if self._paused:
+                self._backlog.append(frame)
+            else:
+                self._dispatch(frame)
+
+    def eof_received(self) -> bool:
+        return False  # close: nobody would read the answers
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._backlog.clear()
+        if self._slow_reader is not None:
+            self._slow_reader.cancel()
+        for waiter in list(self.waiters):
+            waiter.cancel()
+        self.waiters.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._listener.forget(self)
+
+    def pause_writing(self) -> None:
+        self._pause(_Pause.SLOW_READER)
+        seconds = self._config.slow_reader_timeout_ms / 1000
+        self._slow_reader = self._loop.call_later(seconds, self._give_up_on_slow_reader)
+
+    def resume_writing(self) -> None:
+        if self._slow_reader is not None:
+            self._slow_reader.cancel()
+            self._slow_reader = None
+        self._resume(_Pause.SLOW_READER)
+        self._listener.progress.set()
+
+    def _give_up_on_slow_reader(self) -> None:
+        logger.warning(
+            "closing %s (%s): it took no answer for %d ms (slow.reader.timeout.ms)",
+            self.address, self.client_name, self._config.slow_reader_timeout_ms,
+        )  # fmt: skip
+        self.abort()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _dispatch(self, frame: bytes | bytearray) -> None:
+        place = self._next_place
+        self._next_place += 1
+        self._in_flight[place] = len(frame)
+        self._in_flight_bytes += len(frame)
+        if (
+            len(self._in_flight) >= self._config.max_in_flight_requests
+            or self._in_flight_bytes >= self._config.max_in_flight_bytes
+        ):
+            self._pause(_Pause.IN_FLIGHT)
+        self._listener.handle(self, place, frame)
+
+    def respond(self, place: int, parts: Sequence[Buffer]) -> None:
+        """Answer the request at `place`. Called once for each, also where nobody reads it
+        any more.
+        """
+        self._in_flight_bytes -= self._in_flight.pop(place, 0)
+        if self._transport is not None:
+            self._transport.writelines(pack_frame(parts))
+            self.last_active = self._loop.time()
+        if self._paused & _Pause.CLOSING:
+            self._listener.progress.set()
+        if (
+            self._paused & _Pause.IN_FLIGHT
+            and len(self._in_flight) < self._config.max_in_flight_requests
+            and self._in_flight_bytes < self._config.max_in_flight_bytes
+        ):
+            self._resume(_Pause.IN_FLIGHT)
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a request that takes its time; it is cancelled with the connection."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wait_for_writer(self, when_room: Callable[[Callable[[], None]], None]) -> None:
+        """Read no more until the writer's queue has room again."""
+        if not self._paused & _Pause.WRITER:
+            self._pause(_Pause.WRITER)
+            when_room(lambda: self._resume(_Pause.WRITER))
+
+    # --- pausing and closing ---------------------------------------------------------------------
+
+    def _pause(self, reason: _Pause) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def _resume(self, reason: _Pause) -> None:
+        self._paused &= ~reason
+        while self._backlog and not self._paused:
+            self._dispatch(self._backlog.popleft())
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its answer, or an answer waits to be taken."""
+        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        return bool(self._in_flight or self._backlog) or unsent
+
+    def stop_reading(self) -> None:
+        """Take no new request: what is begun is finished."""
+        self._backlog.clear()
+        self._pause(_Pause.CLOSING)
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=0)  # to hear when everything is sent
+        for waiter in list(self.waiters):
+            waiter.wake()
+
+    def refuse(self, error: SeglogError) -> None:
+        """Say why, and close: for a connection that is not taken, or a stream that cannot
+        be read.
+        """
+        if self._transport is not None:
+            said = encode_error(NO_REQUEST, WireError.of(error))
+            self._transport.writelines(pack_frame([said]))
+            self._pause(_Pause.CLOSING)
+            self._transport.close()
+
+    def close(self) -> None:
+        """Close once what was written is sent. May be called twice."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

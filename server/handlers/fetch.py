@@ -1,0 +1,148 @@
+"""fetch: slices of the log's map, straight to the socket; waiting for data costs nothing.
+
+1. Read what is in memory. A partition whose data is cold is warmed in a reader thread first, so
+   that the
+   loop never waits for the disk.
+2. Enough bytes, an error, or no time left: answer.
+3. Else wait for an append or the deadline, then answer with what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ...protocol.constants import UNKNOWN_EPOCH
+from ...protocol.errors import SeglogError, StorageError
+from ...protocol.fetch_frame import FetchedPartition, fetch_response_parts
+from ...protocol.messages import FetchPartition, FetchRequest, WireError
+from ..fetch_waiters import FetchWaiter
+from ..partition import Partition
+
+if TYPE_CHECKING:
+    from ..app import Broker
+    from ..connection import Connection
+
+_NOTHING = memoryview(b"")
+
+
+def handle_fetch(
+    broker: Broker,
+    connection: Connection,
+    place: int,
+    correlation_id: int,
+    request: FetchRequest,
+) -> None:
+    broker.check_array(request.partitions, "partitions")
+    _Fetch(broker, connection, place, correlation_id, request).attempt()
+
+
+class _Fetch:
+    """One fetch request on its way."""
+
+    __slots__ = (
+        "_broker",
+        "_connection",
+        "_correlation_id",
+        "_is_last",
+        "_max_bytes",
+        "_place",
+        "_request",
+        "_waiter",
+        "_warmed",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        place: int,
+        correlation_id: int,
+        request: FetchRequest,
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._place = place
+        self._correlation_id = correlation_id
+        self._request = request
+        self._max_bytes = min(request.max_bytes, broker.config.max_fetch_bytes)
+        self._warmed = False
+        self._is_last = request.max_wait_ms == 0
+        self._waiter: FetchWaiter | None = None
+
+    def attempt(self) -> None:
+        """Answer, or arrange to be called again."""
+        results: list[FetchedPartition] = []
+        partitions: list[Partition] = []
+        cold: list[tuple[Partition, FetchPartition, int]] = []
+        total = 0
+        failed = False
+        for asked in self._request.partitions:
+            room = self._max_bytes - total
+            try:
+                partition = self._broker.topics.partition(asked.topic, asked.partition)
+                partitions.append(partition)
+                found = self._read(partition, asked, room, may_overrun=total == 0)
+                if found is None:
+                    cold.append((partition, asked, min(asked.max_bytes, room)))
+                    found = _NOTHING
+                log = partition.log
+                results.append(FetchedPartition(None, log.log_start, log.durable_end, found))
+                total += len(found)
+            except SeglogError as error:
+                failed = True
+                results.append(FetchedPartition(WireError.of(error), -1, -1, _NOTHING))
+        if cold and not self._warmed:
+            self._warmed = True
+            self._connection.start_task(self._warm(cold))
+        elif self._is_last or failed or total >= min(self._request.min_bytes, self._max_bytes):
+            parts = fetch_response_parts(self._correlation_id, results)
+            self._connection.respond(self._place, parts)
+        else:
+            self._wait(partitions, self._request.min_bytes - total)
+
+    def _read(
+        self, partition: Partition, asked: FetchPartition, room: int, *, may_overrun: bool
+    ) -> memoryview | None:
+        log = partition.log
+        if asked.epoch != UNKNOWN_EPOCH:
+            log.check_epoch(asked.offset, asked.epoch)
+        if room <= 0:
+            return _NOTHING
+        wanted = min(asked.max_bytes, room)
+        try:
+            if self._warmed:  # it was brought in just now: what is not there after all is read here
+                found: memoryview | None = log.read(asked.offset, wanted)
+            else:
+                found = log.read_if_cached(asked.offset, wanted)
+        except OSError as error:
+            partition.log  # noqa: B018  a topic that was deleted meanwhile says so
+            raise StorageError(f"{log.name}: {error}") from error
+        # One batch is always read whole; only the first of a response may pass the limit for it.
+        if found is not None and len(found) > room and not may_overrun:
+            return _NOTHING
+        return found
+
+    def _wait(self, partitions: list[Partition], missing_bytes: int) -> None:
+        self._is_last = True
+        self._warmed = False
+        self._waiter = FetchWaiter(
+            partitions, missing_bytes, self._request.max_wait_ms / 1000, self._wake
+        )
+        self._connection.waiters.add(self._waiter)
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            self._connection.waiters.discard(self._waiter)
+        self.attempt()
+
+    async def _warm(self, cold: list[tuple[Partition, FetchPartition, int]]) -> None:
+        loop = asyncio.get_running_loop()
+        for partition, asked, wanted in cold:
+            try:
+                await loop.run_in_executor(
+                    self._broker.readers, partition.log.warm, asked.offset, wanted
+                )
+            except (SeglogError, OSError):
+                pass  # the second attempt meets it again, and answers with it
+        self.attempt()

@@ -1,0 +1,112 @@
+"""The listening socket and the connections it made: how many there may be, and how long idle ones
+stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from ..protocol.errors import ShuttingDown, StorageError, TooManyConnections
+from ..protocol.frame import SHARED_BUFFER_BYTES
+from .config import BrokerConfig
+from .connection import Connection
+
+logger = logging.getLogger(__name__)
+
+
+class RequestHandler(Protocol):
+    """What becomes of a frame: server/router.py."""
+
+    def __call__(self, connection: Connection, place: int, frame: bytes | bytearray) -> None: ...
+
+
+class Listener:
+    """Takes connections until it is closed."""
+
+    def __init__(self, config: BrokerConfig, handle: RequestHandler) -> None:
+        self.config = config
+        self.handle = handle
+        self.loop = asyncio.get_running_loop()
+        # One for all: it is filled and emptied without a wait in between.
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self.progress = asyncio.Event()  # a connection has answered or gone
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        try:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), self.config.host, self.config.port, backlog=1024
+            )
+        except OSError as error:
+            where = f"{self.config.host}:{self.config.port}"
+            raise StorageError(f"cannot listen on {where}: {error.strerror or error}") from error
+        self._close_idle()
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def admit(self, connection: Connection) -> None:
+        """Count a new connection, or refuse it."""
+        config = self.config
+        if self._is_closing:
+            raise ShuttingDown("the broker is stopping")
+        if len(self.connections) >= config.max_connections:
+            raise TooManyConnections(f"max.connections allows {config.max_connections}")
+        if self._by_address[connection.address] >= config.max_connections_per_address:
+            raise TooManyConnections(
+                f"max.connections.per.address allows {config.max_connections_per_address}"
+            )
+        self.connections.add(connection)
+        self._by_address[connection.address] += 1
+
+    def forget(self, connection: Connection) -> None:
+        self.progress.set()
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+
+    def _close_idle(self) -> None:
+        timeout_s = self.config.idle_timeout_ms / 1000
+        oldest = self.loop.time() - timeout_s
+        for connection in list(self.connections):
+            if connection.last_active < oldest and not connection.is_busy:
+                connection.close()
+        self._sweep = self.loop.call_later(timeout_s / 4, self._close_idle)
+
+    async def close(self, timeout_s: float) -> None:
+        """Stop accepting, let what was accepted finish, then close. May be called twice."""
+        self._is_closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.stop_reading()
+        await self._wait_until(lambda: not any(c.is_busy for c in self.connections), timeout_s)
+        for connection in list(self.connections):
+            if connection.is_busy:
+                logger.warning("closing %s with a request unanswered", connection.address)
+                connection.abort()
+            else:
+                connection.close()
+        await self._wait_until(lambda: not self.connections, timeout_s=1.0)
+
+    async def _wait_until(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+        """Look at the connections again each time one of them has answered or gone."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_done():
+                    self.progress.clear()
+                    await self.progress.wait()
+        except TimeoutError:
+            pass  # the caller looks at what is left

@@ -1,0 +1,1 @@
+"""The log engine: segments, indexes, recovery, retention, compaction. No asyncio, no sockets."""

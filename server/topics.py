@@ -1,0 +1,174 @@
+"""The topics and their partitions while the broker runs. Belongs to the loop; files are the
+writer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from ..protocol.constants import INTERNAL_TOPIC_PREFIX
+from ..protocol.errors import (
+    LimitExceeded,
+    ProtectedTopic,
+    SeglogError,
+    UnknownPartition,
+    UnknownTopic,
+)
+from .config import BrokerConfig
+from .partition import Partition
+from .storage.config import config_values
+from .storage.folder import DataFolder, Topic
+from .storage.names import check_topic_name
+from .writer import Writer
+
+logger = logging.getLogger(__name__)
+
+
+def is_internal(name: str) -> bool:
+    """Internal topics are the broker's own: hidden from listings, closed to clients' changes."""
+    return name.startswith(INTERNAL_TOPIC_PREFIX)
+
+
+class Topics:
+    """Every topic that can be served now."""
+
+    def __init__(self, folder: DataFolder, writer: Writer, config: BrokerConfig) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._config = config
+        self._partitions: dict[str, list[Partition]] = {}
+        self._changing = asyncio.Lock()  # one topic is made, changed or deleted at a time
+
+    def open_all(self) -> None:
+        """Open every log, recovering what needs it. A log that cannot be opened fails alone."""
+        for topic in self._folder.topics.values():
+            self._partitions[topic.name] = [
+                self._open(topic, number) for number in range(topic.partitions)
+            ]
+
+    def close_all(self) -> None:
+        """Close every log; the writer must have stopped."""
+        for partition in self.all_partitions():
+            if partition.log_or_none is not None:
+                try:
+                    partition.log_or_none.close()
+                except SeglogError as error:
+                    logger.error("%s", error.what)
+
+    # --- looking up ------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        return sorted(name for name in self._partitions if internal or not is_internal(name))
+
+    def describe(self, name: str) -> tuple[Topic, list[Partition]]:
+        return self._folder.topic(name), self.partitions(name)
+
+    def partitions(self, name: str) -> list[Partition]:
+        try:
+            return self._partitions[name]
+        except KeyError:
+            check_topic_name(name)
+            self._folder.topic(name)  # says why a damaged topic is not served
+            raise UnknownTopic(f"no topic {name}") from None
+
+    def partition(self, name: str, number: int) -> Partition:
+        partitions = self._partitions.get(name) or self.partitions(name)
+        if number >= len(partitions):
+            raise UnknownPartition(
+                f"{name} has partitions 0 to {len(partitions) - 1}, not {number}"
+            )
+        return partitions[number]
+
+    def all_partitions(self) -> Iterator[Partition]:
+        for partitions in list(self._partitions.values()):
+            yield from partitions
+
+    # --- changing --------------------------------------------------------------------------------
+
+    async def create(
+        self, name: str, partitions: int | None = None, settings: dict[str, Any] | None = None
+    ) -> Topic:
+        async with self._changing:
+            check_topic_name(name)
+            count = self._config.default_partitions if partitions is None else partitions
+            self._check_limits(new_topics=1, new_partitions=count)
+            chosen = {**config_values(self._config.topic), **(settings or {})}
+
+            def create() -> tuple[Topic, list[Partition]]:
+                topic = self._folder.create_topic(name, count, chosen)
+                return topic, [self._open(topic, number) for number in range(count)]
+
+            topic, opened = await self._writer.run(create)
+            self._partitions[name] = opened
+            return topic
+
+    async def alter(
+        self, name: str, partitions: int | None = None, settings: dict[str, Any] | None = None
+    ) -> Topic:
+        async with self._changing:
+            current = self.partitions(name)
+            if partitions is not None:
+                self._check_limits(new_partitions=partitions - len(current))
+
+            def alter() -> tuple[Topic, list[Partition]]:
+                topic = self._folder.alter_topic(name, settings, partitions)
+                for partition in current:
+                    if partition.log_or_none is not None:
+                        partition.log_or_none.config = topic.config
+                numbers = range(len(current), topic.partitions)
+                return topic, [self._open(topic, number) for number in numbers]
+
+            topic, added = await self._writer.run(alter)
+            self._partitions[name] = [*current, *added]
+            return topic
+
+    async def delete(self, name: str) -> None:
+        """Take a topic away. Readers that hold a slice keep it; those who wait are told."""
+        async with self._changing:
+            doomed_partitions = self.partitions(name)
+            for partition in doomed_partitions:
+                partition.is_deleted = True
+            del self._partitions[name]
+
+            def delete() -> str:
+                for partition in doomed_partitions:
+                    if partition.log_or_none is not None:
+                        partition.log_or_none.abandon()
+                return self._folder.delete_topic(name)
+
+            try:
+                doomed = await self._writer.run(delete)
+            finally:
+                for partition in doomed_partitions:
+                    partition.wake_all()
+        await asyncio.to_thread(self._folder.discard, doomed)
+
+    def _check_limits(self, new_topics: int = 0, new_partitions: int = 0) -> None:
+        config = self._config
+        if len(self._partitions) + new_topics > config.max_topics:
+            raise LimitExceeded(f"max.topics allows {config.max_topics}")
+        in_use = sum(map(len, self._partitions.values()))
+        if in_use + new_partitions > config.max_partitions:
+            raise LimitExceeded(
+                f"max.partitions allows {config.max_partitions}, {in_use} are in use"
+            )
+
+    def _open(self, topic: Topic, number: int) -> Partition:
+        try:
+            return Partition(
+                topic.name, topic.id, number, self._folder.open_log(topic.name, number)
+            )
+        except SeglogError as error:
+            logger.error("%s/%d cannot be served: %s", topic.name, number, error.what)
+            return Partition(topic.name, topic.id, number, error)
+
+
+def check_not_internal(name: str) -> None:
+    if is_internal(name):
+        raise ProtectedTopic(f"{name} is an internal topic")
