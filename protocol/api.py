@@ -9,10 +9,12 @@ docs/protocol.md.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import re
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
+from . import group_messages as g
 from . import messages as m
 from .errors import BadRequest, UnsupportedApi, UnsupportedVersion
 
@@ -39,6 +41,20 @@ FETCH: Final = Api(8, "fetch", m.FetchRequest, m.FetchResponse)
 LIST_OFFSETS: Final = Api(9, "list_offsets", m.ListOffsetsRequest, m.ListOffsetsResponse)
 DELETE_RECORDS: Final = Api(10, "delete_records", m.DeleteRecordsRequest, m.DeleteRecordsResponse)
 INIT_PRODUCER: Final = Api(11, "init_producer", m.InitProducerRequest, m.InitProducerResponse)
+GROUP_HEARTBEAT: Final = Api(
+    20, "group_heartbeat", g.GroupHeartbeatRequest, g.GroupHeartbeatResponse
+)
+GROUP_LEAVE: Final = Api(21, "group_leave", g.GroupLeaveRequest, m.Empty)
+COMMIT_OFFSETS: Final = Api(22, "commit_offsets", g.CommitOffsetsRequest, g.CommitOffsetsResponse)
+FETCH_OFFSETS: Final = Api(23, "fetch_offsets", g.FetchOffsetsRequest, g.FetchOffsetsResponse)
+LIST_GROUPS: Final = Api(24, "list_groups", g.ListGroupsRequest, g.ListGroupsResponse)
+DESCRIBE_GROUP: Final = Api(25, "describe_group", g.DescribeGroupRequest, g.DescribeGroupResponse)
+DELETE_GROUP: Final = Api(26, "delete_group", g.DeleteGroupRequest, m.Empty)
+STAGE: Final = Api(30, "stage", m.StageRequest, m.StageResponse)
+COMMIT_STAGED: Final = Api(31, "commit_staged", m.CommitStagedRequest, m.CommitStagedResponse)
+DESCRIBE_TRANSACTION: Final = Api(
+    32, "describe_transaction", m.DescribeTransactionRequest, m.DescribeTransactionResponse
+)
 
 APIS: Final[dict[int, Api]] = {
     api.key: api
@@ -54,6 +70,16 @@ APIS: Final[dict[int, Api]] = {
         LIST_OFFSETS,
         DELETE_RECORDS,
         INIT_PRODUCER,
+        GROUP_HEARTBEAT,
+        GROUP_LEAVE,
+        COMMIT_OFFSETS,
+        FETCH_OFFSETS,
+        LIST_GROUPS,
+        DESCRIBE_GROUP,
+        DELETE_GROUP,
+        STAGE,
+        COMMIT_STAGED,
+        DESCRIBE_TRANSACTION,
     )
 }
 
@@ -80,13 +106,15 @@ _decode_response = msgspec.msgpack.Decoder(ResponseEnvelope).decode
 _request_bodies = {api.key: msgspec.msgpack.Decoder(api.request).decode for api in APIS.values()}
 _response_bodies = {api.key: msgspec.msgpack.Decoder(api.response).decode for api in APIS.values()}
 _encode = msgspec.msgpack.Encoder().encode
+# Text that is not UTF-8 is not a msgspec error.
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_envelope(frame: bytes | bytearray) -> RequestEnvelope:
     """The outside of a request frame; BadRequest where it has none."""
     try:
         return _decode_request(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise BadRequest(f"not a request: {error}") from None
 
 
@@ -102,7 +130,7 @@ def decode_request(envelope: RequestEnvelope) -> tuple[Api, Any]:
         )
     try:
         return api, _request_bodies[api.key](envelope.body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise BadRequest(f"{api.name}: {_named(api.request, str(error))}") from None
 
 
@@ -110,7 +138,7 @@ def decode_response_envelope(frame: bytes | bytearray) -> ResponseEnvelope:
     """The outside of a response frame."""
     try:
         return _decode_response(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise BadRequest(f"not a response: {error}") from None
 
 
@@ -118,8 +146,8 @@ def decode_response(api: Api, body: msgspec.Raw) -> Any:
     """The typed response of `api`."""
     try:
         return _response_bodies[api.key](body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"{api.name}: {error}") from None
+    except _MALFORMED as error:
+        raise BadRequest(f"{api.name}: {_named(api.response, str(error))}") from None
 
 
 def encode_request(api: Api, correlation_id: int, request: m.Message) -> bytes:
@@ -135,11 +163,31 @@ def encode_error(correlation_id: int, error: m.WireError) -> bytes:
     return _encode([correlation_id, error, None])
 
 
-def _named(request: type[m.Message], reason: str) -> str:
-    """msgspec says `$[1]`; people say the field's name."""
-    what, found, path = reason.partition(" - at `$[")
-    number, bracket, rest = path.partition("]")
-    fields = request.__struct_fields__
-    if not found or not number.isdigit() or int(number) >= len(fields):
-        return reason
-    return f"{what} - at `{fields[int(number)]}{rest}" if bracket else reason
+def _named(message: type[m.Message], reason: str) -> str:
+    """msgspec says `$[3][0][2]`; people say `partitions[0].offset`."""
+    return _PATH.sub(lambda path: f"`{_field_names(message, path[1])}`", reason)
+
+
+_PATH: Final = re.compile(r"`\$((?:\[[^]]*\])+)`")
+
+
+def _field_names(message: type[m.Message] | None, path: str) -> str:
+    names = ""
+    inside_list = False
+    for step in re.findall(r"\[([^]]*)\]", path):
+        fields = msgspec.structs.fields(message) if message and not inside_list else ()
+        if step.isdigit() and int(step) < len(fields):
+            field = fields[int(step)]
+            names += f".{field.name}" if names else field.name
+            message, inside_list = _message_in(field.type), True
+        else:
+            names += f"[{step}]"
+            inside_list = False
+    return names
+
+
+def _message_in(kind: Any) -> type[m.Message] | None:
+    """The message that a field is a list of, if it is one."""
+    if isinstance(kind, type) and issubclass(kind, m.Message):
+        return kind
+    return next(filter(None, map(_message_in, get_args(kind))), None)

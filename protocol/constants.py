@@ -37,6 +37,9 @@ MAX_RELATIVE_OFFSET: Final = (1 << 32) - 1  # an index entry keeps 32 bits of of
 MAX_TOPIC_NAME_LENGTH: Final = 200  # with "topic-" in front it must fit a file name of 255 bytes
 TOPIC_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 INTERNAL_TOPIC_PREFIX: Final = "__"
+MAX_GROUP_NAME_LENGTH: Final = 200
+GROUP_NAME_PATTERN: Final = TOPIC_NAME_PATTERN
+MAX_MEMBER_ID_LENGTH: Final = 100  # of member ids and instance ids
 MAX_PARTITIONS_PER_TOPIC: Final = 10_000
 
 # --- the wire (docs/protocol.md) -----------------------------------------------------------------
@@ -52,3 +55,17 @@ MAX_CLIENT_NAME_LENGTH: Final = 200
 EARLIEST: Final = -2  # in place of a timestamp: the log start
 LATEST: Final = -1  # the durable end
 UNKNOWN_EPOCH: Final = -1  # a reader that has not read yet
+
+MAX_TRANSACTION_NAME_LENGTH: Final = 200
+MAX_STAGED_BATCHES: Final = 100_000  # of one step of a transaction
+
+# --- consumer groups -----------------------------------------------------------------------------
+ASSIGNOR_STICKY: Final = "sticky"
+ASSIGNOR_RANGE: Final = "range"
+ASSIGNOR_ROUNDROBIN: Final = "roundrobin"
+JOIN_EPOCH: Final = 0  # the member epoch of who is not a member yet
+NO_MEMBER: Final = ""  # the member id of a commit without membership
+NO_OFFSET: Final = -1  # nothing was committed
+MAX_ASSIGNORS: Final = 10  # that one member may offer
+MAX_COMMIT_METADATA_LENGTH: Final = 4096
+MAX_HEARTBEAT_WAIT_MS: Final = 10 * 60 * 1000

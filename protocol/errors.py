@@ -6,6 +6,7 @@
     ├── BadBatch ─ DamagedBatch, BatchTooLarge, UnsupportedCodec          the batch
     ├── OffsetOutOfRange, LogTruncated, StorageFull, PartitionOffline …   the log
     ├── SequenceGap, DuplicateSequence, ProducerFenced, UnknownProducer   idempotent producers
+    ├── UnknownGroup, UnknownMember, StaleMemberEpoch, MemberFenced …     consumer groups
     └── ClientError ─ ConnectionLost, RequestTimeout, DeliveryTimeout …   raised by the client
     itself
 
@@ -105,6 +106,13 @@ class ShuttingDown(SeglogError):
     advice = "Retry: it works again once the broker is back"
 
 
+class CannotListen(SeglogError):
+    """The broker cannot listen on the address it was given."""
+
+    code = 17
+    advice = "Give a free port (port=0 takes one) and an address of this machine"
+
+
 # --- topics --------------------------------------------------------------------------------------
 
 
@@ -144,7 +152,7 @@ class UnknownPartition(SeglogError):
 
 
 class ProtectedTopic(SeglogError):
-    """An internal topic: clients may neither write, change nor delete it."""
+    """An internal topic: clients may neither read, write, change nor delete it."""
 
     code = 25
     advice = "Names that begin with __ belong to the broker: use another"
@@ -281,6 +289,65 @@ class UnknownProducer(SeglogError):
     advice = "Ask for a new producer epoch and start its sequence at 0"
 
 
+# --- consumer groups -----------------------------------------------------------------------------
+
+
+class UnknownGroup(SeglogError):
+    """No group of that name: nobody joined it, and nothing was committed in it."""
+
+    code = 100
+    advice = "Check the spelling; list the groups to see what is there"
+
+
+class UnknownMember(SeglogError):
+    """The group does not have that member: it never joined, it left, or its session timed out."""
+
+    code = 101
+    advice = "Give up every partition at once and join again with member epoch 0"
+
+
+class StaleMemberEpoch(SeglogError):
+    """An epoch that the member has left behind: what it was allowed then may be another's now."""
+
+    code = 102
+    advice = "Give up every partition at once and join again with member epoch 0"
+
+
+class MemberFenced(SeglogError):
+    """Another process has taken over this member's instance id."""
+
+    code = 103
+    advice = "Stop this one, or give it an instance_id of its own"
+
+
+class GroupNotEmpty(SeglogError):
+    """The group has live members, and only without them may this be done."""
+
+    code = 104
+    advice = "Stop the group's consumers first; they are gone once they left or timed out"
+
+
+class NoCommonAssignor(SeglogError):
+    """No assignor is supported by the broker and by every member."""
+
+    code = 105
+    advice = "Offer one that all members offer: sticky, range or roundrobin"
+
+
+class NotOwner(SeglogError):
+    """A commit for a partition that the member does not own (any more)."""
+
+    code = 106
+    advice = "Nothing was committed for it: its owner goes on from the last committed offset"
+
+
+class BadGroupName(SeglogError):
+    """A name that cannot name a group."""
+
+    code = 107
+    advice = "Use 1 to 200 of the characters a-z A-Z 0-9 . _ - and begin with a letter, digit or _"
+
+
 # --- the client's own: they never travel ---------------------------------------------------------
 
 
@@ -328,6 +395,30 @@ class NoBroker(ClientError):
     advice = "Check the address and that the broker runs (`seglog serve`)"
 
 
+class CallbackFailed(ClientError):
+    """A callback that the application gave has raised."""
+
+    code = 906
+    advice = "Correct the callback: what it raised is the cause of this error"
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+class StepCommitted(SeglogError):
+    """The step of a transaction was decided before: nothing can be added to it."""
+
+    code = 120
+    advice = "It is published once and for all: go on with the next step"
+
+
+class StagedDataGone(SeglogError):
+    """A commit names staged batches that are not there, or are another step's."""
+
+    code = 121
+    advice = "They expired (staged.retention.ms) or were never staged: stage the step again"
+
+
 def _tree(root: type[SeglogError]) -> list[type[SeglogError]]:
     return [root] + [c for child in root.__subclasses__() for c in _tree(child)]
 
@@ -337,9 +428,7 @@ ERRORS: dict[int, type[SeglogError]] = {c.code: c for c in _tree(SeglogError)}
 
 
 def error_from_wire(code: int, what: str, details: dict[str, int] | None = None) -> SeglogError:
-    """The error that the other side raised. A code from a newer side becomes a plain
-    SeglogError.
-    """
+    """The error that the other side raised; a plain SeglogError where this side is older."""
     kind = ERRORS.get(code, SeglogError)
     error = kind.__new__(kind)
     SeglogError.__init__(error, what)

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from .constants import FRAME_PREFIX_BYTES, KIB, MAX_FRAME_BYTES, MIB
+from .constants import FRAME_PREFIX_BYTES, KIB, MAX_FRAME_BYTES
 from .errors import BadRequest, LimitExceeded
 
 Buffer = bytes | bytearray | memoryview
 
 SHARED_BUFFER_BYTES: Final = 256 * KIB
-_FIRST_BYTES: Final = 1 * MIB  # a larger frame's buffer grows from here as it fills
+_FIRST_BYTES: Final = 64 * KIB  # a larger frame's buffer grows from here as it fills
 
 _PREFIX = struct.Struct(">I")
 
@@ -33,15 +33,29 @@ def pack_frame(parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 class FrameReceiver:
-    """One connection's incoming bytes. `get_buffer`, fill it, `received`: a list of whole
-    frames.
-    """
+    """One connection's incoming bytes: fill `get_buffer`, then `received` gives whole frames."""
 
-    __slots__ = ("_begun", "_filled", "_frame", "_length", "_shared", "max_frame_bytes")
+    __slots__ = (
+        "_begun",
+        "_filled",
+        "_first_bytes",
+        "_frame",
+        "_length",
+        "_shared",
+        "max_frame_bytes",
+    )
 
-    def __init__(self, shared: memoryview, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        shared: memoryview,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        *,
+        trusts_lengths: bool = False,
+    ) -> None:
+        """`trusts_lengths`: room for a whole frame at once, from a peer that we chose to ask."""
         self._shared = shared
         self.max_frame_bytes = max_frame_bytes
+        self._first_bytes = max_frame_bytes if trusts_lengths else _FIRST_BYTES
         self._begun = b""  # of a prefix that is not whole yet
         self._frame: bytearray | None = None  # of a frame that is not whole yet
         self._length = 0
@@ -62,7 +76,8 @@ class FrameReceiver:
     def received(self, count: int) -> list[bytes | bytearray]:
         """Take note of `count` bytes in the last buffer; returns the frames that are whole now.
 
-        A frame beyond the limit raises LimitExceeded: what follows it cannot be read any more.
+        A frame beyond the limit raises LimitExceeded: what follows it cannot be read any more, and
+        frames that became whole with the same bytes are lost with it.
         """
         if self._frame is None:
             return self._split(self._shared[:count])
@@ -101,5 +116,5 @@ class FrameReceiver:
     def _begin(self, length: int, data: memoryview) -> None:
         self._length = length
         self._filled = len(data)
-        self._frame = bytearray(min(length, max(_FIRST_BYTES, 2 * self._filled)))
+        self._frame = bytearray(min(length, max(self._first_bytes, 2 * self._filled)))
         self._frame[: self._filled] = data

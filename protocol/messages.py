@@ -18,7 +18,9 @@ from .constants import (
     MAX_CLIENT_NAME_LENGTH,
     MAX_FETCH_WAIT_MS,
     MAX_PARTITIONS_PER_TOPIC,
+    MAX_STAGED_BATCHES,
     MAX_TOPIC_NAME_LENGTH,
+    MAX_TRANSACTION_NAME_LENGTH,
     UNKNOWN_EPOCH,
 )
 from .errors import SeglogError, error_from_wire
@@ -38,9 +40,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class WireError(Message):
-    """An error on its way: the code of errors.ERRORS, the message, and the numbers that
-    go with it.
-    """
+    """An error on its way: a code of errors.ERRORS, the message, the numbers that go with it."""
 
     code: int
     message: str
@@ -201,9 +201,7 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Answered once `min_bytes` are there, or after `max_wait_ms`, or at once where a partition
-    fails.
-    """
+    """Answered with `min_bytes`, after `max_wait_ms`, or at once where a partition fails."""
 
     max_wait_ms: Annotated[int, Meta(ge=0, le=MAX_FETCH_WAIT_MS)]
     min_bytes: ByteCount
@@ -271,9 +269,7 @@ class DeleteRecordsResponse(Message):
 
 
 class InitProducerRequest(Message):
-    """`producer_id` -1: a new producer. Else the same one, in its next epoch: older ones are
-    fenced.
-    """
+    """`producer_id` -1: a new producer. Else the same in its next epoch, older ones fenced."""
 
     producer_id: Annotated[int, Meta(ge=-1)] = -1
     producer_epoch: Annotated[int, Meta(ge=0, lt=2**32 - 1)] = 0
@@ -282,3 +278,52 @@ class InitProducerRequest(Message):
 class InitProducerResponse(Message):
     producer_id: int
     producer_epoch: int
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+TransactionName = Annotated[str, Meta(min_length=1, max_length=MAX_TRANSACTION_NAME_LENGTH)]
+Step = Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+class StageRequest(Message):
+    """Keep batches, durably and out of sight, for a step of a transaction that may be committed."""
+
+    transaction: TransactionName
+    step: Step
+    batches: Annotated[list[ProduceBatch], ManyPartitions]
+
+
+class StageResult(Message):
+    """`position` names the staged batch in a commit."""
+
+    error: WireError | None
+    position: int = -1
+
+
+class StageResponse(Message):
+    results: list[StageResult]
+
+
+class CommitStagedRequest(Message):
+    """Publish a step: these staged batches, in this order. Once decided, the decision stands."""
+
+    transaction: TransactionName
+    step: Step
+    positions: Annotated[list[Offset], Meta(max_length=MAX_STAGED_BATCHES)]
+
+
+class CommitStagedResponse(Message):
+    """`was_done`: the step had been committed before, and this call changed nothing."""
+
+    was_done: bool
+
+
+class DescribeTransactionRequest(Message):
+    transaction: TransactionName
+
+
+class DescribeTransactionResponse(Message):
+    """`last_step`: the last one that was committed; -1 where there is none."""
+
+    last_step: int

@@ -61,8 +61,10 @@ def encode_produce(correlation_id: int, batches: Iterable[tuple[bytes, Buffer]])
     return parts
 
 
-def renumber(batch: Buffer, *, producer_epoch: int, base_sequence: int) -> bytearray:
-    """A copy of a produced batch with another place in its producer's sequence."""
+def renumber(
+    batch: Buffer, *, producer_epoch: int, base_sequence: int, producer_id: int | None = None
+) -> bytearray:
+    """A copy of a produced batch with another producer, or another place in its sequence."""
     header = unpack_header(batch)
     copy = bytearray(batch)
     copy[PREFIX_BYTES:HEADER_BYTES] = pack_body(
@@ -72,7 +74,7 @@ def renumber(batch: Buffer, *, producer_epoch: int, base_sequence: int) -> bytea
         record_count=header.record_count,
         offset_span=header.offset_span,
         base_sequence=base_sequence,
-        producer_id=header.producer_id,
+        producer_id=header.producer_id if producer_id is None else producer_id,
         producer_epoch=producer_epoch,
         uncompressed_length=header.uncompressed_length,
         first_timestamp_us=header.first_timestamp_us,

@@ -311,7 +311,10 @@ class TestCompaction:
         emptied = decode_batch(encode_compacted(before, []))
         assert emptied.records() == []
         assert emptied.to_arrow().num_rows == 0
-        assert (emptied.base_offset, emptied.next_offset) == (before.base_offset, before.next_offset)
+        assert (emptied.base_offset, emptied.next_offset) == (
+            before.base_offset,
+            before.next_offset,
+        )
         assert decode_batch(encode_compacted(emptied, [])).records() == []
 
     @pytest.mark.parametrize("keep", [[3, 3], [4, 2], [-1], [10]], ids=str)
