@@ -23,10 +23,13 @@ _HEAD = struct.Struct("<4sII")
 VERSION = 1
 
 
-def write_checked(fs: FileSystem, path: str, magic: bytes, content: Any) -> None:
+def write_checked(
+    fs: FileSystem, path: str, magic: bytes, content: Any, *, sync_folder: bool = True
+) -> None:
     """Put `content` (anything msgpack takes) under `path`, durably and in one step."""
     body = msgpack.packb(content)
-    fs.replace_file(path, _HEAD.pack(magic, VERSION, crc32c(body)) + body)
+    data = _HEAD.pack(magic, VERSION, crc32c(body)) + body
+    fs.replace_file(path, data, sync_folder=sync_folder)
 
 
 def read_checked(fs: FileSystem, path: str, magic: bytes) -> Any:

@@ -19,6 +19,7 @@ A batch that cannot be unpacked is kept as it is: damage is not made worse, and 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,13 +31,15 @@ from ...protocol.errors import DamagedBatch, SeglogError
 from ...protocol.header import hop
 from ...protocol.records import Columns
 from .compaction_swap import decide_swap, finish_swap
-from .filesystem import File
+from .filesystem import File, storage_error
 from .index import SegmentIndex
 from .log import Log
 from .names import CLEANED, range_name
 from .rebuild import cover_batch
 from .resync import find_next_batch
 from .segment import SealedSegment, save_index
+
+logger = logging.getLogger(__name__)
 
 MAX_KEYS: Final = 500_000
 _WRITE_BYTES: Final = 1 * MIB
@@ -99,9 +102,7 @@ def compact(log: Log, now_us: int, pause: Pause = lambda: None) -> Cleaned | Non
 
 
 def clean(log: Log, now_us: int, pause: Pause = lambda: None) -> Cleaned | None:
-    """Write the replacements. `pause` is called between batches: it may wait, or raise to
-    give up.
-    """
+    """Write the replacements. `pause` is called between batches; it may raise, to give up."""
     sealed = [segment for segment in log.segments if isinstance(segment, SealedSegment)]
     state = log.state
     retention_us = log.config.delete_retention_ms * 1000
@@ -113,35 +114,47 @@ def clean(log: Log, now_us: int, pause: Pause = lambda: None) -> Cleaned | None:
     if last is None:
         return None
     the_pass = _Pass(latest, state.tombstone_horizon(now_us, retention_us))
-    replacements = []
-    for group in _neighbours(sealed[: sealed.index(last) + 1], log.config.segment_bytes):
-        replacement = _clean_group(log, group, the_pass, pause)
-        if replacement is not None:
-            replacements.append(replacement)
+    replacements: list[Replacement] = []
+    try:
+        for group in _neighbours(sealed[: sealed.index(last) + 1], log.config.segment_bytes):
+            replacement = _clean_group(log, group, the_pass, pause)
+            if replacement is not None:
+                replacements.append(replacement)
+    except BaseException as error:
+        _discard(log, replacements)
+        if isinstance(error, OSError):
+            raise storage_error(error, f"compacting {log.name}") from error
+        raise
     return Cleaned(replacements, last.summary().next_offset, the_pass.kept_tombstones)
 
 
 def commit(log: Log, cleaned: Cleaned, now_us: int) -> None:
     """Swap the files in. Called by the writer; the segments must still be the log's."""
+    if log.offline_reason or log.is_closed:
+        _discard(log, cleaned.replacements)
+        return
     present = set(log.segments)
-    for replacement in cleaned.replacements:
-        start, end = replacement.index.base_offset, replacement.index.next_offset
+    waiting = list(cleaned.replacements)
+    is_whole = True
+    while waiting:
+        replacement = waiting.pop(0)
         if not present.issuperset(replacement.old):  # retention was quicker
-            log.fs.remove(os.path.join(log.folder, range_name(start, end, CLEANED)))
+            _discard(log, [replacement])
+            is_whole = False
             continue
-        decide_swap(log.fs, log.folder, start, end)
-        new = SealedSegment(
-            log.fs,
-            log.folder,
-            start,
-            replacement.index.covered_bytes,
-            log.config.index_interval_bytes,
-        )
-        new.remember(replacement.index)
-        with log.cache.closed_to_openers():  # nobody opens a file by a name that is on the move
-            finish_swap(log.fs, log.folder, start, end)
-            log.replace_segments(replacement.old, new)
-        save_index(log.fs, log.folder, replacement.index)
+        try:
+            _swap(log, replacement)
+        except OSError as error:
+            _discard(log, waiting)
+            if log.fs.exists(_cleaned_path(log, replacement)):  # nothing happened yet
+                _discard(log, [replacement])
+                raise storage_error(error, f"compacting {log.name}") from error
+            # The next start finishes what was decided; until then both could be taken for the log.
+            raise log.take_offline(error, "swapping in a compacted segment") from error
+    if not is_whole:
+        # What it left may hold records that tombstones further on delete: were the pass counted,
+        # these would go in time, and those would be back.
+        return
     log.save_state(
         log.state.with_compaction(
             cleaned.end_offset,
@@ -150,6 +163,38 @@ def commit(log: Log, cleaned: Cleaned, now_us: int) -> None:
             log.config.delete_retention_ms * 1000,
         )
     )
+
+
+def _swap(log: Log, replacement: Replacement) -> None:
+    index = replacement.index
+    start, end = index.base_offset, index.next_offset
+    interval_bytes = log.config.index_interval_bytes
+    decide_swap(log.fs, log.folder, start, end)
+    new = SealedSegment(log.fs, log.folder, start, index.covered_bytes, interval_bytes)
+    new.remember(index)
+    with log.cache.closed_to_openers():  # nobody opens a file by a name that is on the move
+        finish_swap(log.fs, log.folder, start, end)
+        log.replace_segments(replacement.old, new)
+    try:
+        save_index(log.fs, log.folder, index)
+    except OSError:
+        new.index_is_saved = False  # a checkpoint makes up for it
+
+
+def _cleaned_path(log: Log, replacement: Replacement) -> str:
+    start, end = replacement.index.base_offset, replacement.index.next_offset
+    return os.path.join(log.folder, range_name(start, end, CLEANED))
+
+
+def _discard(log: Log, replacements: list[Replacement]) -> None:
+    """Remove files that will not be swapped in; what cannot be removed waits for the next start."""
+    for replacement in replacements:
+        try:
+            log.fs.remove(_cleaned_path(log, replacement))
+        except FileNotFoundError:
+            pass  # the topic was deleted, and took it along
+        except OSError as error:
+            logger.warning("%s: could not remove a file of a compaction: %s", log.name, error)
 
 
 def _map_keys(
@@ -173,14 +218,18 @@ def _map_keys(
 
 
 def _neighbours(segments: list[SealedSegment], segment_bytes: int) -> Iterator[list[SealedSegment]]:
-    """Runs of segments that fit one, by their size now and by the width of their offsets."""
+    """Runs of segments that fit one, by their size now and by the width of their offsets.
+
+    Where offsets between two segments are lost they stay two: a gap inside one is compaction's own.
+    """
     group: list[SealedSegment] = []
     for segment in segments:
         size = segment.file_bytes + sum(member.file_bytes for member in group)
         wide = group and (
             segment.summary().next_offset - group[0].base_offset > MAX_RELATIVE_OFFSET
         )
-        if group and (size > segment_bytes or wide):
+        lost = group and segment.base_offset != group[-1].summary().next_offset
+        if group and (size > segment_bytes or wide or lost):
             yield group
             group = []
         group.append(segment)

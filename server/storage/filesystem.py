@@ -32,11 +32,16 @@ _RWF_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
 def storage_error(error: OSError, doing: str) -> StorageFull | StorageError:
-    """An `OSError` in our own words: a full disk is retriable, anything else is not."""
+    """An `OSError` in our own words: what is used up comes back, and may be tried again; anything
+    else is not.
+    """
     reason = error.strerror or str(error)
+    if error.errno in _NO_DESCRIPTOR:
+        return StorageFull(f"no file could be opened while {doing}: {reason} (see ulimit -n)")
     if error.errno in _FULL:
         return StorageFull(f"no space left while {doing}: {reason}")
     return StorageError(f"the disk refused while {doing}: {reason}")
@@ -50,9 +55,7 @@ class File:
         self.descriptor = descriptor
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers at `position`, in as few system calls as they take; returns
-        the bytes.
-        """
+        """Write all buffers at `position` in as few calls as they take; returns the bytes."""
         total = 0
         for first in range(0, len(buffers), MAX_BUFFERS_PER_WRITE):
             pending = list(buffers[first : first + MAX_BUFFERS_PER_WRITE])
@@ -98,9 +101,7 @@ class File:
             raise
 
     def allocate(self, position: int, length: int) -> None:
-        """Reserve disk for the range, so that a later write there neither grows nor fails
-        the file.
-        """
+        """Reserve disk for the range: a later write there neither grows nor fails the file."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self.descriptor, position, length)
         else:  # macOS: the size at least, so that a write does not change it
@@ -181,9 +182,7 @@ class FileSystem:
         return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> File:
-        """Hold `path` for this process until the file is closed; raises where another one
-        has it.
-        """
+        """Hold `path` until the file is closed; raises where another process has it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,8 +210,10 @@ class FileSystem:
         finally:
             file.close()
 
-    def replace_file(self, path: str, data: Buffer) -> None:
+    def replace_file(self, path: str, data: Buffer, *, sync_folder: bool = True) -> None:
         """Put `data` under `path` durably. A crash leaves the old content or the new, never a mix.
+
+        Without `sync_folder` the new content is durable with the next `sync_folder` of the caller.
 
         A crash before the rename leaves a `.tmp` file beside the old one, which nobody reads and
         the next `replace_file` overwrites.
@@ -228,7 +229,8 @@ class FileSystem:
             raise
         file.close()
         self.rename(temporary, path)
-        self.sync_folder(os.path.dirname(path) or ".")
+        if sync_folder:
+            self.sync_folder(os.path.dirname(path) or ".")
 
 
 def _after(buffers: list[Buffer], written: int) -> list[Buffer]:

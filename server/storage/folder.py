@@ -23,6 +23,7 @@ from ...protocol.errors import (
     DamagedLog,
     SeglogError,
     TopicExists,
+    UnknownPartition,
     UnknownTopic,
     UnsupportedVersion,
 )
@@ -67,9 +68,7 @@ class _TopicFile(msgspec.Struct):
 
 
 class DataFolder:
-    """One broker's data. Opening takes the lock; a second broker is refused with a clear
-    message.
-    """
+    """One broker's data. Opening takes the lock; a second broker is told and refused."""
 
     def __init__(self, fs: FileSystem, path: str, *, open_segments: int = 128) -> None:
         self.fs = fs
@@ -86,6 +85,11 @@ class DataFolder:
             self._sweep()
             self._load()
             self._replay()
+            # A process that was killed may have left names in memory only, and they are served now.
+            fs.sync_folder(self.path)
+        except OSError as error:
+            self._lock.close()
+            raise storage_error(error, f"opening the data folder {self.path}") from error
         except BaseException:
             self._lock.close()
             raise
@@ -141,17 +145,17 @@ class DataFolder:
         return changed
 
     def delete_topic(self, name: str) -> str:
-        """Take a topic away; its logs must be closed. Returns the folder to `discard`, when
-        convenient.
+        """Take a topic away, though its logs be open. Returns the folder to `discard`, when
+        convenient. After an error the topic is still there, or gone until a power cut at most.
         """
         topic = self.topic(name)
         doomed = os.path.join(self.path, f"{DELETED_PREFIX}{name}-{topic.id}")
         try:
             self.fs.rename(topic_folder(self.path, name), doomed)
+            del self.topics[name]
             self.fs.sync_folder(self.path)
         except OSError as error:
             raise storage_error(error, f"deleting topic {name}") from error
-        del self.topics[name]
         return doomed
 
     def discard(self, doomed: str) -> None:
@@ -170,6 +174,8 @@ class DataFolder:
 
     def open_log(self, name: str, partition: int) -> Log:
         topic = self.topic(name)
+        if partition >= topic.partitions:
+            raise UnknownPartition(f"partition {partition} of {name}")
         folder = partition_folder(self.path, name, partition)
         try:
             return open_log(self.fs, folder, f"{name}/{partition}", topic.config, self.cache)
@@ -216,6 +222,7 @@ class DataFolder:
             raise UnsupportedVersion(f"{path} has format {described.format}")
         if described.name != name:
             raise DamagedLog(f"{path} describes {described.name!r}")
+        _check_partitions(described.partitions)
         return Topic(name, described.id, described.partitions, make_config(described.config))
 
     def _save(self, folder: str, topic: Topic) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 from crc32c import crc32c
 
 from ...protocol.errors import DamagedLog
+from ...protocol.header import BatchHeader
 
 POSITION_MASK: Final = 0xFFFF_FFFF
 NO_TIMESTAMP: Final = -(1 << 63)
@@ -92,6 +93,17 @@ class SegmentIndex:
         self.log_epoch = log_epoch
         self.next_offset = next_offset
         self.covered_bytes = position + length
+
+    def add_stored(self, header: BatchHeader) -> None:
+        """Cover a batch that was read back from the log."""
+        self.add(
+            header.base_offset,
+            header.next_offset,
+            header.length,
+            header.max_timestamp_us,
+            header.append_time_us,
+            header.log_epoch,
+        )
 
     def mark(self, base_offset: int, position: int) -> None:
         """Make an entry for the batch at `position`, behind everything covered so far."""

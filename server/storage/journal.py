@@ -23,16 +23,19 @@ crash before that replays again.
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Final, NamedTuple
 
 import msgpack
 from crc32c import crc32c
 
+from ...protocol.errors import SeglogError, StorageFull
 from .filesystem import Buffer, File, FileSystem, storage_error
 from .log import Log
 from .names import LOG, file_name, parse_file_name
@@ -43,6 +46,14 @@ logger = logging.getLogger(__name__)
 _MAGIC: Final = b"SGJR"
 _HEADER = struct.Struct("<4sIQQII")
 _NAMES: Final = ("journal-0", "journal-1")
+
+
+class Kept(enum.Enum):
+    """Whether a replay will find a group."""
+
+    NO = enum.auto()
+    PERHAPS = enum.auto()  # writing or syncing it failed: its logs must be synced, and not cut back
+    YES = enum.auto()
 
 
 class Entry(NamedTuple):
@@ -58,22 +69,38 @@ class Entry(NamedTuple):
 
 
 class _JournalFile:
-    """One of the two files, and the segment files that it stands in for."""
+    """One of the two files, and the logs that it stands in for, each with the file it wrote last.
+
+    The files it wrote before were synced when they were sealed. A log that was deleted is gone from
+    here with its last reader, and its disk space with it.
+    """
 
     def __init__(self, fs: FileSystem, path: str, size: int) -> None:
         self.file = fs.create(path)
         self.file.allocate(0, size)
         self.generation = 0
         self.end = 0
-        self.covered: dict[File, Log] = {}
+        self.covered: MutableMapping[Log, File] = weakref.WeakKeyDictionary()
         self.is_free = threading.Event()
         self.is_free.set()
 
 
-class Journal:
-    """Only the writer's thread calls; the syncing of what a full file covers runs in its own."""
+#: Starts work beside the writer, and returns a call that waits for its end.
+Beside = Callable[[Callable[[], None]], Callable[[], None]]
 
-    def __init__(self, fs: FileSystem, folder: str, size: int) -> None:
+
+def in_a_thread(work: Callable[[], None]) -> Callable[[], None]:
+    thread = threading.Thread(target=work, name="seglog-journal", daemon=True)
+    thread.start()
+    return thread.join
+
+
+class Journal:
+    """Only the writer's thread calls; the syncing of what a full file covers runs in `beside`."""
+
+    def __init__(
+        self, fs: FileSystem, folder: str, size: int, beside: Beside = in_a_thread
+    ) -> None:
         self.fs = fs
         self.folder = folder
         self.size = size
@@ -81,32 +108,33 @@ class Journal:
         self._current = 0
         self._generation = 0
         self._number = 0
-        self._releasing: threading.Thread | None = None
+        self._beside = beside
+        self._wait_for_release: Callable[[], None] = lambda: None
         self._is_broken = False
 
-    def append(self, entries: Sequence[Entry]) -> bool:
-        """Make the entries durable; False where the journal cannot take them now.
+    def append(self, entries: Sequence[Entry]) -> Kept:
+        """Make the entries durable. Where that is not certain the caller syncs its logs itself.
 
         After an error the journal is not used again until the next start: behind a group that may
         be torn, replay would find nothing.
         """
         directory, total = _measure(entries)
         if self._is_broken or total > self.size:
-            return False
+            return Kept.NO
+        target = self._room_for(total)
+        if target is None:
+            return Kept.NO
         try:
-            target = self._room_for(total)
-            if target is None:
-                return False
             target.file.write(self._pack(entries, directory, target.generation), target.end)
             target.file.sync()
         except OSError as error:
             self._is_broken = True
             reason = storage_error(error, "writing the journal").what
             logger.error("%s; until the next start each log is synced by itself", reason)
-            return False
+            return Kept.PERHAPS
         target.end += total
-        target.covered.update((entry.log.active.file, entry.log) for entry in entries)
-        return True
+        target.covered.update((entry.log, entry.log.active.file) for entry in entries)
+        return Kept.YES
 
     def _pack(self, entries: Sequence[Entry], directory: bytes, generation: int) -> list[Buffer]:
         self._number += 1
@@ -120,8 +148,8 @@ class Journal:
         return [head, directory, *payload]
 
     def _room_for(self, total: int) -> _JournalFile | None:
-        if not self._files:
-            self._create_files()
+        if not self._files and not self._create_files():
+            return None
         current = self._files[self._current]
         if current.end + total <= self.size:
             return current
@@ -132,53 +160,72 @@ class Journal:
         self._current = 1 - self._current
         return self._begin(other)
 
-    def _create_files(self) -> None:
-        """At first use: a broker whose groups touch one log at a time needs none."""
-        self._files = [
-            _JournalFile(self.fs, os.path.join(self.folder, name), self.size) for name in _NAMES
-        ]
-        for made in self._files:
-            made.file.sync()
-        self.fs.sync_folder(self.folder)
-        self._begin(self._files[0])
+    def _create_files(self) -> bool:
+        """At first use: a broker whose groups touch one log at a time needs none.
+
+        On a full disk there is no journal until there is room for it.
+        """
+        made: list[_JournalFile] = []
+        try:
+            for name in _NAMES:
+                made.append(_JournalFile(self.fs, os.path.join(self.folder, name), self.size))
+                made[-1].file.sync()
+            self.fs.sync_folder(self.folder)
+        except OSError as error:
+            for unused in made:
+                unused.file.close()
+            self._remove_unused()
+            fault = storage_error(error, "creating the journal")
+            self._is_broken = not isinstance(fault, StorageFull)
+            logger.warning("%s; until then each log is synced by itself", fault.what)
+            return False
+        self._files = made
+        self._begin(made[0])
+        return True
+
+    def _remove_unused(self) -> None:
+        try:
+            remove_journal(self.fs, self.folder)
+        except OSError as error:
+            logger.warning("could not remove the journal: %s", error)
 
     def _begin(self, target: _JournalFile) -> _JournalFile:
         self._generation += 1
         target.generation = self._generation
         target.end = 0
-        target.covered = {}
         return target
 
     def _release(self, full: _JournalFile) -> None:
         full.is_free.clear()
-        if self._releasing is not None:
-            self._releasing.join()
-        self._releasing = threading.Thread(
-            target=self._sync_covered, args=(full,), name="seglog-journal", daemon=True
-        )
-        self._releasing.start()
+        self._wait_for_release()  # it is done: the other file was free
+        self._wait_for_release = self._beside(lambda: self._sync_covered(full))
 
     def _sync_covered(self, full: _JournalFile) -> None:
-        failed = False
-        for file, log in full.covered.items():
-            if file.descriptor < 0:
-                continue  # its log was closed, and synced for that
+        """Runs beside the writer, which does not touch a file that is not free."""
+        for log, file in list(full.covered.items()):
             try:
-                file.sync()
-            except OSError as error:
-                failed = True
-                log.take_offline(error, "syncing")
-        if not failed:
-            full.is_free.set()
+                log.sync_journaled(file)
+            except SeglogError:  # said by the log
+                return
+            except Exception:
+                logger.exception("%s could not be synced", log.name)
+                return
+        full.covered.clear()
+        full.is_free.set()
 
     def close(self) -> None:
-        """Remove the files, once every log is synced and closed. Skipped where one could not be."""
-        if self._releasing is not None:
-            self._releasing.join()
+        """Remove the files, unless a log that they cover could not be synced. May be called twice.
+
+        Called when every log is closed.
+        """
+        self._wait_for_release()
         for made in self._files:
             made.file.close()
-        if all(made.is_free.is_set() for made in self._files):
-            remove_journal(self.fs, self.folder)
+        unsynced = [log.name for made in self._files for log in made.covered if log.needs_replay]
+        if unsynced:
+            logger.warning("the journal is kept for the next start: %s", ", ".join(unsynced))
+        elif self._files:
+            self._remove_unused()
         self._files = []
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ...protocol.constants import MAX_RELATIVE_OFFSET, PREFIX_BYTES
 from ...protocol.errors import (
@@ -31,67 +31,16 @@ from ...protocol.errors import (
 from ...protocol.header import BatchHeader, Buffer, check_produced, pack_prefix
 from . import snapshots
 from .config import LogConfig
-from .filesystem import FileSystem, storage_error
+from .filesystem import File, FileSystem, storage_error
 from .log_state import LogState, save_log_state
 from .names import LOG, file_name
-from .producer_state import Producer, ProducerState
+from .producer_state import ProducerState
 from .reading import Chain, ReadableLog, Segment, Visible
 from .rebuild import index_up_to, restore_producers
 from .segment import ActiveSegment, OpenSegment, SealedSegment, SegmentCache, save_index
+from .staged import AppendResult, SegmentInfo, Staged
 
 logger = logging.getLogger(__name__)
-
-
-class AppendResult(NamedTuple):
-    """The answer to one batch."""
-
-    base_offset: int
-    append_time_us: int
-    is_duplicate: bool = False
-
-
-class Staged:
-    """Batches of one log that have their offsets and are about to be written, all in one
-    segment.
-    """
-
-    __slots__ = (
-        "append_time_us",
-        "batches",
-        "buffers",
-        "end_offset",
-        "length",
-        "position",
-        "producers_before",
-        "results",
-        "segment",
-    )
-
-    def __init__(self, segment: ActiveSegment, end_offset: int, append_time_us: int) -> None:
-        self.segment = segment
-        self.position = segment.size
-        self.length = 0
-        self.end_offset = end_offset
-        self.append_time_us = append_time_us
-        self.buffers: list[Buffer] = []
-        self.batches: list[tuple[int, int, BatchHeader]] = []  # offset, length, header
-        self.results: list[AppendResult | SeglogError] = []  # of the batches taken, in order
-        self.producers_before: dict[int, Producer | None] = {}
-
-    @property
-    def taken(self) -> int:
-        """How many of the given batches were taken; the rest goes into the next segment."""
-        return len(self.results)
-
-
-class SegmentInfo(NamedTuple):
-    """One row of a log's description."""
-
-    file: str
-    start_offset: int
-    end_offset: int  # exclusive
-    size_bytes: int
-    is_sealed: bool
 
 
 class Log(ReadableLog):
@@ -122,6 +71,7 @@ class Log(ReadableLog):
         self.last_append_time_us = self._newest_append_time()
         self.offline_reason = ""
         self.is_closed = False
+        self._syncing = threading.Lock()
         self._saved_end = saved_end  # up to here the next start needs no scan
         self.publish()
 
@@ -169,11 +119,22 @@ class Log(ReadableLog):
                 staged.results = results
             self._add(staged, batch, header)
         try:
-            staged.segment.reserve(staged.length, self.config.segment_bytes)
-        except OSError as error:
+            self._reserve(staged)
+        except (OSError, SeglogError) as error:
             self._restore_producers(staged)
+            if isinstance(error, SeglogError):
+                raise
             raise self._fault(error, "reserving space") from error
         return staged
+
+    def _reserve(self, staged: Staged) -> None:
+        segment = staged.segment
+        was_full = segment.allocated_bytes == segment.size
+        segment.reserve(staged.length, self.config.segment_bytes)
+        if was_full and staged.length and not self.config.syncs_before_ack:
+            # A file without a preallocated tail is taken for a closed one. With durability=os a
+            # power cut could make it one again, after readers saw more, and no epoch would tell.
+            self._sync_file(segment.file)
 
     def _check(self, batch: Buffer, header: BatchHeader) -> AppendResult | None:
         if len(batch) > self.config.max_batch_bytes:
@@ -206,10 +167,10 @@ class Log(ReadableLog):
                 staged.producers_before[producer_id] = self.producers.remember(producer_id)
             self.producers.add(header, offset, now_us)
 
-    def write(self, staged: Staged, *, is_journaled: bool = False) -> None:
+    def write(self, staged: Staged, *, may_be_replayed: bool = False) -> None:
         """Write what was staged. Where that fails, nothing of it stays, or the log goes offline.
 
-        What the journal holds is never taken back: a replay would put it over what came after.
+        What the journal may hold is never taken back: a replay would put it over what came after.
         """
         segment = staged.segment
         if not staged.buffers:
@@ -217,7 +178,7 @@ class Log(ReadableLog):
         try:
             segment.write(staged.buffers, staged.position)
         except OSError as error:
-            if is_journaled:
+            if may_be_replayed:
                 raise self.take_offline(error, "appending") from error
             fault = self._fault(error, "appending")
             if isinstance(fault, StorageFull):
@@ -243,7 +204,9 @@ class Log(ReadableLog):
         try:
             staged.segment.cut_back(staged.position)
         except OSError as error:
-            raise self._fault(error, "cutting back a partial write") from error
+            raise self.take_offline(error, "cutting back a partial write") from error
+        # Or a power cut could bring back what its producer was told is not there.
+        self._sync_file(staged.segment.file)
 
     def _restore_producers(self, staged: Staged) -> None:
         for producer_id, producer in staged.producers_before.items():
@@ -259,31 +222,36 @@ class Log(ReadableLog):
             return
         self._check_writable()
         end = self.log_end
-        try:
-            self.active.file.sync()
-        except OSError as error:
-            raise self.take_offline(error, "syncing") from error
+        self._sync_file(self.active.file)
         self.synced_end = end
 
     def sync_beside(self) -> None:
         """As `sync`, from another thread than the writer's, which may go on appending meanwhile."""
-        segment, end = self.active, self.log_end
-        try:
-            if not self.is_closed:
-                segment.file.sync()
-        except OSError as error:
-            if segment is self.active and not self.is_closed:
-                raise self.take_offline(error, "syncing") from error
-            return  # sealed or closed meanwhile, and synced for that
+        end = self.log_end  # first: what lies below is in this segment, or in one that was sealed
+        self._sync_file(self.active.file)
         self.synced_end = max(self.synced_end, end)
+
+    def sync_journaled(self, file: File) -> None:
+        """Make durable what the journal stands in for, from another thread than the writer's."""
+        self._sync_file(file)
+
+    def _sync_file(self, file: File) -> None:
+        """One at a time: the system tells of a failed fsync once, and all must hear of it."""
+        with self._syncing:
+            self._check_online()  # else a sync that succeeds means nothing
+            if file.descriptor < 0:
+                return  # closed meanwhile, and synced for that; or deleted
+            try:
+                file.sync()
+            except OSError as error:
+                raise self.take_offline(error, "syncing") from error
 
     def publish(self) -> None:
         """Let readers see everything that is written."""
         self._visible = Visible(self.log_end, self.active.base_offset, self.active.size)
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches from `offset` on, which must be a batch boundary that no reader has
-        seen.
+        """Drop the batches from `offset` on, a batch boundary that no reader has seen.
 
         Sealed segments stay; producers that wrote what is dropped are as they were before it.
         """
@@ -295,21 +263,32 @@ class Log(ReadableLog):
                 lowest,
                 self.log_end,
             )
+        if offset == self.log_end:
+            return
         index = index_up_to(self.active.index, self.active.view, offset)
         if index.next_offset != offset:
             raise OffsetOutOfRange(f"{self.name}: {offset} lies inside a batch", lowest, offset)
         try:
+            # What was saved may cover what goes, and must not be there when other batches take its
+            # place. A crash in between leaves more to scan, no more.
+            self.active.remove_index()
+            snapshots.remove_after(self.fs, self.folder, offset)
+            self.fs.sync_folder(self.folder)
             self.active.cut_back(index.covered_bytes)
         except OSError as error:
             raise self.take_offline(error, "truncating") from error
+        self._sync_file(self.active.file)
         self.active.index = index
-        self.log_end = offset
-        self.synced_end = min(self.synced_end, offset)
-        self._saved_end = min(self._saved_end, offset)
-        snapshots.remove_after(self.fs, self.folder, offset)
+        if not index.covered_bytes:
+            self.active.first_append_time_us = 0
+        self.log_end = self.synced_end = offset
+        self._saved_end = self.active.base_offset
         self.producers = restore_producers(
-            self.fs, self.folder, [(index, self.active.view)], offset
+            self.fs, self.folder, self.segments, self._open_any, offset
         )
+
+    def _open_any(self, segment: Segment) -> OpenSegment:
+        return self._open(segment, self._cache.open)
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -334,7 +313,7 @@ class Log(ReadableLog):
             return
         path = os.path.join(self.folder, file_name(base, LOG))
         try:
-            old.seal()
+            self._seal(old)
             snapshots.save(self.fs, self.folder, base, self.producers)
             try:
                 new = ActiveSegment.create(
@@ -353,7 +332,12 @@ class Log(ReadableLog):
         sealed.remember(old.index)
         self._cache.add(sealed, OpenSegment(old.base_offset, old.file, old.index, old.view))
         self.synced_end = self._saved_end = base
+        if 2 * old.size > self.config.segment_bytes:
+            new.step_bytes = old.step_bytes  # a busy log: it need not begin small again
         self.active = new
+        # What is sealed is on disk, and readers read a sealed segment to its end: the durable end
+        # moves with it, and first, or who read on from there would be out of range.
+        self.publish()
         self._chain = Chain.of([*self.segments[:-1], sealed, new])
 
     @property
@@ -372,6 +356,7 @@ class Log(ReadableLog):
                 snapshots.save(self.fs, self.folder, self.log_end, self.producers)
                 self._saved_end = self.log_end
             self._save_rebuilt_indexes()
+            self.fs.sync_folder(self.folder)
         except OSError as error:
             raise self._fault(error, "writing a checkpoint") from error
 
@@ -456,17 +441,37 @@ class Log(ReadableLog):
         self.is_closed = True
         try:
             if not self.offline_reason and (self._saved_end != self.log_end or self._has_tail()):
-                self.active.seal()
+                self._seal(self.active)
+                self.synced_end = self.log_end
                 snapshots.save(self.fs, self.folder, self.log_end, self.producers)
+                self.fs.sync_folder(self.folder)
         except OSError as error:
             raise self._fault(error, "closing") from error
         finally:
-            self.active.file.close()
+            self._close_file()
 
     def abandon(self) -> None:
-        """Close without saving anything: the log is about to be deleted. Slices stay valid."""
+        """Close without saving anything: the log was deleted. Slices stay valid."""
         self.is_closed = True
-        self.active.file.close()
+        self.synced_end = self.log_end  # nothing is left that anyone would want synced
+        for segment in self.segments:
+            if isinstance(segment, SealedSegment):
+                self._cache.forget(segment)  # an open one would keep its disk space
+        self._close_file()
+
+    @property
+    def needs_replay(self) -> bool:
+        """Whether something may be on disk in the journal only. For a log that is closed."""
+        return self.synced_end < self.log_end
+
+    def _seal(self, segment: ActiveSegment) -> None:
+        segment.cut_tail()
+        self._sync_file(segment.file)
+        segment.save_index()
+
+    def _close_file(self) -> None:
+        with self._syncing:  # not during a sync: its descriptor may be another file's by then
+            self.active.file.close()
 
     def _has_tail(self) -> bool:
         return self.active.allocated_bytes > self.active.size
@@ -482,22 +487,24 @@ class Log(ReadableLog):
                 return newest
         return 0
 
-    def _check_writable(self) -> None:
+    def _check_online(self) -> None:
         if self.offline_reason:
             raise PartitionOffline(f"{self.name} is offline: {self.offline_reason}")
+
+    def _check_writable(self) -> None:
+        self._check_online()
         if self.is_closed:
             raise PartitionOffline(f"{self.name} is closed")
 
     def _fault(self, error: OSError, doing: str) -> SeglogError:
-        """A full disk passes; after anything else the log's files cannot be trusted until a
-        restart.
-        """
+        """A full disk passes; after anything else the files are not trusted until a restart."""
         fault = storage_error(error, f"{doing} ({self.name})")
         return fault if isinstance(fault, StorageFull) else self.take_offline(error, doing)
 
-    def take_offline(self, error: OSError, doing: str) -> PartitionOffline:
+    def take_offline(self, error: Exception, doing: str) -> PartitionOffline:
         """Refuse every write from now on; reading goes on."""
-        self.offline_reason = f"{doing} failed: {error.strerror or error}"
+        reason = getattr(error, "strerror", None) or error
+        self.offline_reason = f"{doing} failed: {reason}"
         logger.error("%s goes offline: %s", self.name, self.offline_reason)
         return PartitionOffline(f"{self.name} is offline: {self.offline_reason}")
 

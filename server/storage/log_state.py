@@ -2,11 +2,9 @@
 
 - `log_start`: offsets below are deleted, whatever files may still lie there;
 - `epochs`: where each log epoch begins. The log epoch is raised when a restart may have cut away
-  what a
-  reader had seen, so that the reader can be told;
+  what a reader had seen, so that the reader can be told;
 - `compactions`: up to which offset the log was compacted, and when: a tombstone may go once its
-  older
-  records have been gone for `delete.retention.ms`.
+  older records have been gone for `delete.retention.ms`.
 """
 
 from __future__ import annotations
@@ -50,9 +48,7 @@ class LogState(NamedTuple):
         return self.compactions[-1].end_offset if self.compactions else 0
 
     def with_epoch(self, epoch: int, start_offset: int) -> LogState:
-        """A new epoch from `start_offset` on; of epochs that hold no offset any more,
-        none is kept.
-        """
+        """A new epoch from `start_offset` on; epochs that hold no offset any more are dropped."""
         kept = [old for old in self.epochs if old.start_offset < start_offset]
         epochs = (*kept, Epoch(epoch, start_offset))[-MAX_EPOCHS:]
         return self._replace(epochs=epochs)
@@ -60,9 +56,7 @@ class LogState(NamedTuple):
     def with_compaction(
         self, end_offset: int, time_us: int, kept_tombstones: int, delete_retention_us: int
     ) -> LogState:
-        """Note a finished pass. A pass whose tombstones were due has had them removed by
-        this one.
-        """
+        """Note a finished pass; it removed the tombstones that were due, with their passes."""
         waiting = [c for c in self.compactions if c.time_us > time_us - delete_retention_us]
         # Too many: a later pass stands for an earlier one, which keeps tombstones longer, not
         # shorter.
@@ -82,9 +76,7 @@ class LogState(NamedTuple):
         return max(ends, default=0)
 
     def cut_since(self, epoch: int, offset: int) -> int | None:
-        """Where the log was cut below `offset`, which a reader reached in `epoch`; None: it was
-        not.
-        """
+        """Where the log was cut below `offset`, reached by a reader in `epoch`; None: nowhere."""
         cuts = [e.start_offset for e in self.epochs if e.epoch > epoch and e.start_offset < offset]
         return min(cuts, default=None)
 

@@ -1,5 +1,4 @@
-"""Names on disk, made and read in one place, so that no name from outside can leave the data
-folder.
+"""Names on disk, made and read in one place: no name from outside can leave the data folder.
 
 topic-NAME/partition-N/00000000.log        batches, back to back
                        00000000.index      offset -> position
@@ -36,9 +35,9 @@ PARTITION_PREFIX = "partition-"
 DELETED_PREFIX = "deleted-"
 CREATING_PREFIX = "creating-"
 
-_BASE = re.compile(r"(\d{8,20})(\.log|\.index|\.timeindex|\.producers)")
-_RANGE = re.compile(r"(\d{8,20})-(\d{8,20})(\.cleaned|\.swap)")
-_PARTITION = re.compile(r"partition-(\d{1,9})")
+_BASE = re.compile(r"(\d{8,20})(\.log|\.index|\.timeindex|\.producers)", re.ASCII)
+_RANGE = re.compile(r"(\d{8,20})-(\d{8,20})(\.cleaned|\.swap)", re.ASCII)
+_PARTITION = re.compile(r"partition-(\d{1,9})", re.ASCII)
 
 
 def check_topic_name(name: str) -> str:

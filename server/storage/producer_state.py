@@ -54,9 +54,7 @@ class ProducerState:
         return len(self._producers)
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """None: append it. A batch: it was appended before, answer with that. Or one of
-        the errors.
-        """
+        """None: append it. A batch: it was appended before, answer with that. Or an error."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             if header.base_sequence:

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 from ...protocol.batch import decode_batch
 from ...protocol.constants import KIB, MIB
 from ...protocol.errors import DamagedLog, LogTruncated, OffsetOutOfRange
-from ...protocol.header import hop, unpack_header
+from ...protocol.header import check_stored, hop
+from .filesystem import storage_error
 from .log_state import LogState
 from .segment import ActiveSegment, OpenSegment, SealedSegment, SegmentCache
 
@@ -104,9 +105,7 @@ class ReadableLog:
         return self._retry(lambda: self._read(offset, max_bytes, self._cache.open))
 
     def read_if_cached(self, offset: int, max_bytes: int) -> memoryview | None:
-        """As `read` where that touches no disk; None where it might: call `warm`
-        elsewhere first.
-        """
+        """As `read` where that touches no disk; None where it might: `warm` it elsewhere."""
         opened = self._peek(offset)
         if opened is None:
             return None
@@ -159,14 +158,16 @@ class ReadableLog:
             limit = _limit(opened, visible)
             position = opened.index.position_of_time(timestamp_us)
             while position < limit:
-                header = unpack_header(opened.view, position)
-                step = hop(opened.view, position)  # checks what the step depends on
+                # Checked in full: a damaged one could hold the record, and hide that it does.
+                header = check_stored(opened.view[:limit], position)
                 if header.max_timestamp_us >= timestamp_us and header.next_offset > log_start:
-                    batch = decode_batch(opened.view[position : position + step.length])
+                    batch = decode_batch(
+                        opened.view[position : position + header.length], verify=False
+                    )
                     for offset, timestamp in zip(batch.offsets, batch.timestamps, strict=True):
                         if timestamp >= timestamp_us and offset >= log_start:
                             return TimePosition(offset, timestamp)
-                position += step.length
+                position += header.length
         return None
 
     def _read(
@@ -175,23 +176,20 @@ class ReadableLog:
         visible, chain = self._visible, self._chain
         self._check_range(offset, visible)
         place = chain.place(offset)
-        while offset < visible.durable_end and place < len(chain.segments):
-            segment = self._open(chain.segments[place], opener)
-            limit = _limit(segment, visible)
-            start = segment.locate(offset, limit)
-            if start < limit:
-                end = segment.extent(start, limit, max_bytes)
-                return segment.view[start:end]
-            place += 1
-            if place < len(chain.segments):
-                # Compaction may leave a gap inside a segment, never at its end: this one is damage.
-                lost = max(offset, segment.index.next_offset)
-                if lost < chain.bases[place]:
-                    raise DamagedLog(
-                        f"{self.name}: offsets {lost} to {chain.bases[place] - 1} are lost",
-                        chain.bases[place],
-                    )
-        return _NOTHING
+        first = chain.bases[place]
+        if offset < first:
+            raise DamagedLog(f"{self.name}: offsets {offset} to {first - 1} are lost", first)
+        if offset == visible.durable_end:
+            return _NOTHING
+        segment = self._open(chain.segments[place], opener)
+        limit = _limit(segment, visible)
+        start = segment.locate(offset, limit)
+        if start == limit:
+            # Compaction may leave a gap inside a segment, never at its end: this one is damage.
+            is_last = place + 1 == len(chain.bases)
+            resume = visible.durable_end if is_last else chain.bases[place + 1]
+            raise DamagedLog(f"{self.name}: offsets {offset} to {resume - 1} are lost", resume)
+        return segment.view[start : segment.extent(start, limit, max_bytes)]
 
     def _check_range(self, offset: int, visible: Visible) -> None:
         if not self.log_start <= offset <= visible.durable_end:
@@ -226,6 +224,8 @@ class ReadableLog:
             except FileNotFoundError as error:
                 if chain is self._chain:
                     raise DamagedLog(f"{self.name}: {error.filename} is missing") from None
+            except OSError as error:
+                raise storage_error(error, f"reading {self.name}") from error
 
 
 class _WouldWait(Exception):

@@ -27,7 +27,7 @@ from ...protocol.header import check_prefix, check_stored, unpack_header
 from . import snapshots
 from .compaction_swap import finish_swap
 from .config import LogConfig
-from .filesystem import TEMPORARY_SUFFIX, FileSystem
+from .filesystem import TEMPORARY_SUFFIX, File, FileSystem
 from .index import SegmentIndex
 from .log import Log
 from .log_state import LogState, load_log_state, save_log_state
@@ -47,7 +47,8 @@ from .segment import ActiveSegment, SealedSegment, SegmentCache, load_index
 
 logger = logging.getLogger(__name__)
 
-_ZEROS = bytes(1 << 20)
+_STEP_BYTES = 1 << 20
+_ZEROS = bytes(_STEP_BYTES)
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,10 @@ class Recovered:
 
 
 def open_log(fs: FileSystem, folder: str, name: str, config: LogConfig, cache: SegmentCache) -> Log:
-    """Open the log in `folder` (which is there, perhaps empty), recovering it where that
-    is needed.
-    """
+    """Open the log in `folder`, which is there, recovering it where that is needed."""
     _sweep(fs, folder)
     bases = _segment_bases(fs, folder)
-    state = _load_state(fs, folder, name, bases)
+    state, is_lost = _load_state(fs, folder, name, bases)
     bases = _remove_below_log_start(fs, folder, bases, state.log_start)
     segments: list[Segment] = [
         SealedSegment(
@@ -82,6 +81,11 @@ def open_log(fs: FileSystem, folder: str, name: str, config: LogConfig, cache: S
     if bases:
         recovered = _scan(fs, folder, name, config, bases[-1])
         state = _settle(fs, folder, name, config, state, recovered)
+        if is_lost or state.epoch < _newest_epoch(recovered, segments):
+            # Its epochs are lost too: a new one, or the next scan would refuse what comes now.
+            end = recovered.index.next_offset
+            state = state.with_epoch(_newest_epoch(recovered, segments) + 1, end)
+            save_log_state(fs, folder, state)
         segments, saved_end = _open_last(fs, folder, config, recovered, segments)
     else:
         saved_end = state.log_start
@@ -92,7 +96,11 @@ def open_log(fs: FileSystem, folder: str, name: str, config: LogConfig, cache: S
     end = active.index.next_offset
     snapshots.remove_after(fs, folder, end)
     producers = restore_producers(
-        fs, folder, _behind_snapshot(fs, folder, segments, cache, end), end
+        fs,
+        folder,
+        segments,
+        lambda segment: cache.open(segment) if isinstance(segment, SealedSegment) else segment,
+        end,
     )
     return Log(fs, folder, name, config, cache, segments, state, producers, saved_end)
 
@@ -119,23 +127,22 @@ def _segment_bases(fs: FileSystem, folder: str) -> list[int]:
     return sorted(found[0] for found in parsed if found and found[1] == LOG)
 
 
-def _load_state(fs: FileSystem, folder: str, name: str, bases: list[int]) -> LogState:
+def _load_state(fs: FileSystem, folder: str, name: str, bases: list[int]) -> tuple[LogState, bool]:
+    """The state, and whether what was saved is lost."""
     first = bases[0] if bases else 0
     try:
         state = load_log_state(fs, folder)
     except SeglogError as damage:
         # What was deleted by offset inside the first segment comes back; nothing is lost.
         logger.error("%s: %s; the log starts at its first segment, %d", name, damage.what, first)
-        return LogState(log_start=first)
-    return LogState(log_start=first) if state is None else state
+        return LogState(log_start=first), True
+    return LogState(log_start=first) if state is None else state, False
 
 
 def _remove_below_log_start(
     fs: FileSystem, folder: str, bases: list[int], log_start: int
 ) -> list[int]:
-    """Finish a deletion that a crash interrupted: segments whose successor begins at or
-    below it.
-    """
+    """Finish an interrupted deletion: segments whose successor begins at or below it."""
     while len(bases) > 1 and bases[1] <= log_start:
         SealedSegment(fs, folder, bases[0], 0, 1).remove()
         bases = bases[1:]
@@ -177,9 +184,7 @@ def _scan(fs: FileSystem, folder: str, name: str, config: LogConfig, base: int) 
 
 
 def _cover_sound(index: SegmentIndex, view: memoryview) -> None:
-    """Add to the index every batch that follows what it covers, up to the first that is
-    not sound.
-    """
+    """Add to the index the batches behind it, up to the first that is not sound."""
     while index.covered_bytes < len(view):
         try:
             header = check_stored(view, index.covered_bytes)
@@ -191,34 +196,26 @@ def _cover_sound(index: SegmentIndex, view: memoryview) -> None:
             or header.log_epoch < index.log_epoch
         ):
             return
-        index.add(
-            header.base_offset,
-            header.next_offset,
-            header.length,
-            header.max_timestamp_us,
-            header.append_time_us,
-            header.log_epoch,
-        )
+        index.add_stored(header)
 
 
 def _is_zero(view: memoryview) -> bool:
     """Whether nothing was ever written there: the preallocated tail."""
     return all(
-        # As bytes: comparing a view goes item by item, 8 times slower than this copy and memcmp.
+        # As bytes: comparing a view goes item by item, 5 times slower than this copy and memcmp.
         bytes(view[at : at + len(_ZEROS)]) == _ZEROS[: len(view) - at]
         for at in range(0, len(view), len(_ZEROS))
     )
 
 
 def _was_durable(view: memoryview, index: SegmentIndex) -> bool:
-    """Whether the bad batch behind the covered part belongs to an earlier group than a
-    sound one.
-    """
+    """Whether the bad batch behind the covered part is of an earlier group than a sound one."""
     bad = index.covered_bytes
     group: int | None = None
     try:
+        header = unpack_header(view, bad)
         check_prefix(view, bad)
-        group = unpack_header(view, bad).append_time_us
+        group = header.append_time_us
     except DamagedBatch:
         pass  # its own time is lost: any two groups behind it will do
     position = find_next_batch(view, bad + 1, index.next_offset)
@@ -256,11 +253,19 @@ def _settle(
         )  # fmt: skip
     was_closed = found.saved_end == end and found.size == found.index.covered_bytes
     lost_unseen = not config.syncs_before_ack and not was_closed
-    if found.torn_bytes or lost_unseen:
+    if found.torn_bytes or lost_unseen or found.resume_offset is not None:
         epoch = max(state.epoch, found.index.log_epoch) + 1
         state = state.with_epoch(epoch, end)
         save_log_state(fs, folder, state)
     return state
+
+
+def _newest_epoch(found: Recovered, sealed: list[Segment]) -> int:
+    """Of the last batch."""
+    if found.index.covered_bytes or not sealed:
+        return found.index.log_epoch
+    last = sealed[-1]
+    return last.summary().log_epoch if isinstance(last, SealedSegment) else 0
 
 
 def _open_last(
@@ -272,16 +277,41 @@ def _open_last(
 ) -> tuple[list[Segment], int]:
     base = found.index.base_offset
     file = fs.open(os.path.join(folder, file_name(base, LOG)), write=True)
+    after = None
+    if found.resume_offset is not None:
+        # Damage: what is sound stays as it is, sealed, and the log goes on behind every number
+        # used. The new segment comes first: a crash after it leaves only an index to rebuild.
+        after = ActiveSegment.create(fs, folder, found.resume_offset, config.index_interval_bytes)
     if found.size > found.index.covered_bytes:
         file.truncate(found.index.covered_bytes)
+    _make_durable(fs, folder, file, found)
     active = ActiveSegment(fs, folder, file, found.index)
-    if found.resume_offset is None:
+    if after is None:
         return [*segments, active], found.saved_end
-    # Damage: what is sound stays as it is, sealed, and the log goes on behind every number used.
     active.seal()
+    fs.sync_folder(folder)
     sealed = SealedSegment(fs, folder, base, active.size, config.index_interval_bytes)
-    after = ActiveSegment.create(fs, folder, found.resume_offset, config.index_interval_bytes)
-    return [*segments, sealed, after], found.resume_offset
+    return [*segments, sealed, after], after.base_offset
+
+
+def _make_durable(fs: FileSystem, folder: str, file: File, found: Recovered) -> None:
+    """A killed process may have left what it wrote in memory only, and readers will see it now; and
+    what is cut must not come back behind the batches that take its place.
+
+    The batches are written again, as they are: after a sync that failed the system may take them
+    for safe, though they are not, and a sync alone would do nothing.
+    """
+    is_saved = found.saved_end == found.index.next_offset
+    if not is_saved and found.resume_offset is None:
+        position = found.index.position_of_offset(found.saved_end)
+        while position < found.index.covered_bytes:
+            data = file.read(min(_STEP_BYTES, found.index.covered_bytes - position), position)
+            file.write([data], position)
+            position += len(data)
+    if found.torn_bytes or not is_saved:
+        file.sync()
+    if not is_saved or not found.index.covered_bytes:
+        fs.sync_folder(folder)  # the name of a segment that was only just begun
 
 
 def _ends_below(segments: list[Segment], state: LogState) -> bool:
@@ -301,18 +331,3 @@ def _begin_segment(
         SealedSegment(fs, folder, segment.base_offset, 0, 1).remove()
     active = ActiveSegment.create(fs, folder, state.log_start, config.index_interval_bytes)
     return [active], state.log_start
-
-
-def _behind_snapshot(
-    fs: FileSystem, folder: str, segments: list[Segment], cache: SegmentCache, end: int
-) -> list[tuple[SegmentIndex, memoryview]]:
-    start, _ = snapshots.load_newest(fs, folder, end)
-    if start == end:
-        return []
-    bases = [segment.base_offset for segment in segments]
-    first = max((i for i, base in enumerate(bases) if base <= start), default=0)
-    opened = [
-        cache.open(segment) if isinstance(segment, SealedSegment) else segment
-        for segment in segments[first:]
-    ]
-    return [(segment.index, segment.view) for segment in opened]

@@ -12,9 +12,7 @@ _LIKELY_HEADER = re.compile(rb"(?=.{6}\x00\x00.{24}\x01[\x00-\x02][\x00\x01]\x00
 
 
 def find_next_batch(view: memoryview, position: int, least_offset: int) -> int | None:
-    """The first position from `position` on with a whole, sound batch of `least_offset`
-    or later.
-    """
+    """The first position from `position` on with a sound batch of `least_offset` or later."""
     for candidate in _LIKELY_HEADER.finditer(view, position):
         start = candidate.start()
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from .config import UNLIMITED
-from .log import Log, SegmentInfo
+from .log import Log
 from .segment import SealedSegment
+from .staged import SegmentInfo
 
 
 def apply_retention(log: Log, now_us: int) -> list[SegmentInfo]:

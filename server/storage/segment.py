@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from ...protocol.constants import MIB
-from ...protocol.errors import DamagedBatch, DamagedLog
-from ...protocol.header import Buffer, Hop, hop
+from ...protocol.constants import HEADER_BYTES, MIB
+from ...protocol.errors import DamagedBatch, DamagedLog, SeglogError
+from ...protocol.header import Buffer, Hop, check_stored, hop
 from .filesystem import File, FileSystem
 from .index import SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, file_name
 from .rebuild import rebuild_index
+from .resync import find_next_batch
 
 #: The active segment is preallocated in steps that double from the first to the second: a quiet
 #: partition takes little, a busy one seldom waits for the file system.
@@ -41,6 +42,7 @@ class Summary(NamedTuple):
     next_offset: int
     max_timestamp_us: int
     last_append_time_us: int
+    log_epoch: int
 
 
 class OpenSegment:
@@ -57,20 +59,25 @@ class OpenSegment:
     def locate(self, offset: int, limit: int) -> int:
         """The position of the first batch that ends after `offset`; `limit` where there is none."""
         position = self.index.position_of_offset(offset)
-        view = self.view
+        before: int | None = None
         while position < limit:
-            batch = self._hop(view, position)
-            if batch.next_offset > offset:
+            try:
+                batch = self._hop(position, limit)
+            except DamagedBatch as damage:
+                position = self._behind_damage(position, offset, limit, damage)
+                before = None
+                continue
+            if batch.next_offset > offset and not self._is_overlong(batch, position, offset, limit):
+                if batch.base_offset > offset and before is not None:
+                    self._check_gap(before, batch.base_offset)
                 return position
+            before = position
             position += batch.length
         return limit
 
     def extent(self, start: int, limit: int, max_bytes: int) -> int:
-        """Where to stop so that `start` to there is whole batches within `max_bytes`, at
-        least one.
-        """
-        view = self.view
-        end = start + self._hop(view, start).length
+        """Where to stop for whole batches from `start` within `max_bytes`, at least one."""
+        end = start + self._hop(start, limit).length
         target = min(limit, start + max_bytes)
         if target == limit and end <= limit:
             return limit
@@ -78,40 +85,73 @@ class OpenSegment:
             return end
         end = max(end, self.index.position_at_or_before(target))
         while end < target:
-            length = self._hop(view, end).length
+            try:
+                length = self._hop(end, limit).length
+            except DamagedBatch:
+                break  # who reads on from there is told
             if end + length > target:
                 break
             end += length
         return end
 
-    def _hop(self, view: memoryview, position: int) -> Hop:
-        try:
-            return hop(view, position)
-        except DamagedBatch as damage:
-            raise self._damage(position, damage) from None
+    def _hop(self, position: int, limit: int) -> Hop:
+        # Behind the limit the file may end, though the map does not: touching that is fatal.
+        if limit - position >= HEADER_BYTES:
+            batch = hop(self.view, position)
+            if batch.length <= limit - position:
+                return batch
+        raise DamagedBatch(f"the batch at byte {position} is cut short")
 
-    def _damage(self, position: int, damage: DamagedBatch) -> DamagedLog:
-        after = self.index.position_after(position)
-        while after is not None:
-            try:
-                resume = hop(self.view, after).base_offset
-            except DamagedBatch:
-                after = self.index.position_after(after)
-                continue
-            break
-        else:
-            resume = self.index.next_offset
+    def _is_overlong(self, batch: Hop, position: int, offset: int, limit: int) -> bool:
+        """Whether a batch claims `offset`, and the next one has it: the first is damaged."""
+        if offset == batch.base_offset or position + batch.length == limit:
+            return False
+        try:
+            return self._hop(position + batch.length, limit).base_offset <= offset
+        except DamagedBatch:
+            return False
+
+    def _check_gap(self, before: int, resume: int) -> None:
+        """A gap is compaction's, unless the batch before is damaged and does not tell its end."""
+        try:
+            check_stored(self.view, before)
+        except SeglogError as damage:
+            raise self._damaged(damage, resume) from None
+
+    def _behind_damage(self, position: int, offset: int, limit: int, damage: SeglogError) -> int:
+        """Where to go on for `offset`; DamagedLog where that lies in the damaged stretch itself."""
+        after = self._next_sound(position, limit)
+        resume = hop(self.view, after).base_offset if after < limit else self.index.next_offset
+        if resume > offset:
+            raise self._damaged(damage, resume) from None
+        return after
+
+    def _damaged(self, damage: SeglogError, resume: int) -> DamagedLog:
         return DamagedLog(
             f"{self.file.path}: {damage.what}; reading can go on at offset {resume}", resume
         )
 
+    def _next_sound(self, position: int, limit: int) -> int:
+        """Where the next sound batch begins: searched up to the next index entry, and so on."""
+        while position < limit:
+            entry = self.index.position_after(position)
+            stop = limit if entry is None else min(entry, limit)
+            found = find_next_batch(self.view[:stop], position + 1, self.base_offset)
+            if found is not None:
+                return found
+            position = stop
+            try:
+                self._hop(position, limit)
+                return position
+            except DamagedBatch:
+                continue
+        return limit
+
 
 class ActiveSegment(OpenSegment):
-    """The last segment of a log: it is preallocated, appended to, and sealed. Only the writer
-    calls.
-    """
+    """The last segment: preallocated, appended to, and sealed. Only the writer calls."""
 
-    __slots__ = ("allocated_bytes", "first_append_time_us", "folder", "fs")
+    __slots__ = ("allocated_bytes", "first_append_time_us", "folder", "fs", "step_bytes")
 
     def __init__(self, fs: FileSystem, folder: str, file: File, index: SegmentIndex) -> None:
         size = file.size()
@@ -120,7 +160,8 @@ class ActiveSegment(OpenSegment):
         self.fs = fs
         self.folder = folder
         self.allocated_bytes = size
-        self.first_append_time_us = hop(view, 0).append_time_us if index.covered_bytes else 0
+        self.step_bytes = FIRST_ALLOCATION_BYTES  # how much is preallocated next
+        self.first_append_time_us = _first_append_time(index, view)
 
     @classmethod
     def create(cls, fs: FileSystem, folder: str, base: int, interval_bytes: int) -> ActiveSegment:
@@ -138,11 +179,17 @@ class ActiveSegment(OpenSegment):
         needed = self.size + length
         if needed <= self.allocated_bytes:
             return
-        step = min(max(self.allocated_bytes, FIRST_ALLOCATION_BYTES), LARGEST_ALLOCATION_BYTES)
-        target = max(needed, min(self.allocated_bytes + step, segment_bytes))
-        self.file.allocate(self.allocated_bytes, target - self.allocated_bytes)
+        target = max(needed, min(self.allocated_bytes + self.step_bytes, segment_bytes))
+        try:
+            self.file.allocate(self.allocated_bytes, target - self.allocated_bytes)
+        except OSError:
+            if target == needed:
+                raise
+            target = needed  # an almost full disk still takes what fits
+            self.file.allocate(self.allocated_bytes, target - self.allocated_bytes)
         self.view = memoryview(self.file.map(target))
         self.allocated_bytes = target
+        self.step_bytes = min(2 * self.step_bytes, LARGEST_ALLOCATION_BYTES)
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         self.file.write(buffers, position)
@@ -153,19 +200,26 @@ class ActiveSegment(OpenSegment):
         self.allocated_bytes = size
 
     def save_index(self) -> None:
-        """Write the index files. What they cover must be synced before: they are the recovery
-        point.
-        """
+        """Write the index files; what they cover is synced: they are the recovery point."""
         save_index(self.fs, self.folder, self.index)
 
+    def remove_index(self) -> None:
+        """Take the saved index away; the caller syncs the folder."""
+        for suffix in (INDEX, TIME_INDEX):
+            path = os.path.join(self.folder, file_name(self.base_offset, suffix))
+            if self.fs.exists(path):
+                self.fs.remove(path)
+
     def seal(self) -> None:
-        """Cut the preallocated tail, sync, write the indexes. A crash in between leaves
-        it active.
-        """
-        if self.allocated_bytes > self.size:
-            self.cut_back(self.size)
+        """Cut the preallocated tail, sync, write the indexes; a crash leaves it active."""
+        self.cut_tail()
         self.file.sync()
         self.save_index()
+
+    def cut_tail(self) -> None:
+        """Drop the preallocated tail."""
+        if self.allocated_bytes > self.size:
+            self.cut_back(self.size)
 
 
 class SealedSegment:
@@ -197,9 +251,7 @@ class SealedSegment:
         return os.path.join(self.folder, file_name(self.base_offset, LOG))
 
     def load(self) -> OpenSegment:
-        """Open the file, map it, and read its index, or make that anew where it is lost
-        or damaged.
-        """
+        """Open and map the file, and read its index, or make that anew where it is lost."""
         file = self.fs.open(self.path)
         size = file.size()
         view = memoryview(file.map(size)) if size else _EMPTY
@@ -212,7 +264,10 @@ class SealedSegment:
 
     def remember(self, index: SegmentIndex) -> None:
         self._summary = Summary(
-            index.next_offset, index.max_timestamp_us, index.last_append_time_us
+            index.next_offset,
+            index.max_timestamp_us,
+            index.last_append_time_us,
+            index.log_epoch,
         )
 
     def summary(self) -> Summary:
@@ -235,9 +290,7 @@ class SealedSegment:
 
 
 class SegmentCache:
-    """The sealed segments that are open now: the least recently used goes when there are
-    too many.
-    """
+    """The sealed segments that are open now; beyond capacity the least recently used goes."""
 
     def __init__(self, capacity: int = 128) -> None:
         self.capacity = capacity
@@ -280,10 +333,20 @@ class SegmentCache:
         return len(self._open)
 
 
+def _first_append_time(index: SegmentIndex, view: memoryview) -> int:
+    if not index.covered_bytes:
+        return 0
+    try:
+        return hop(view, 0).append_time_us
+    except DamagedBatch:
+        return index.last_append_time_us  # no more than a roll by age hangs on it
+
+
 def save_index(fs: FileSystem, folder: str, index: SegmentIndex) -> None:
-    offsets, times = index.pack()
-    fs.replace_file(os.path.join(folder, file_name(index.base_offset, TIME_INDEX)), times)
-    fs.replace_file(os.path.join(folder, file_name(index.base_offset, INDEX)), offsets)
+    """Write both index files; their names are durable with the caller's next `sync_folder`."""
+    for suffix, data in zip((INDEX, TIME_INDEX), index.pack(), strict=True):
+        path = os.path.join(folder, file_name(index.base_offset, suffix))
+        fs.replace_file(path, data, sync_folder=False)
 
 
 def load_index(fs: FileSystem, folder: str, base: int, interval_bytes: int) -> SegmentIndex | None:

@@ -23,7 +23,8 @@ KEPT: Final = 2
 
 
 def save(fs: FileSystem, folder: str, offset: int, producers: ProducerState) -> None:
-    write_checked(fs, _path(folder, offset), _MAGIC, producers.dump())
+    """Write a snapshot; its name is durable with the caller's next `sync_folder`."""
+    write_checked(fs, _path(folder, offset), _MAGIC, producers.dump(), sync_folder=False)
     for old in [known for known in offsets(fs, folder) if known < offset][:-1]:
         fs.remove(_path(folder, old))
 
@@ -35,9 +36,7 @@ def offsets(fs: FileSystem, folder: str) -> list[int]:
 
 
 def load_newest(fs: FileSystem, folder: str, before: int) -> tuple[int, ProducerState]:
-    """The newest sound snapshot that does not lie after `before`; offset 0 and nobody
-    without one.
-    """
+    """The newest sound snapshot not after `before`; offset 0 and nobody without one."""
     for offset in reversed(offsets(fs, folder)):
         if offset > before:
             continue
@@ -50,9 +49,11 @@ def load_newest(fs: FileSystem, folder: str, before: int) -> tuple[int, Producer
 
 def remove_after(fs: FileSystem, folder: str, offset: int) -> None:
     """Remove the snapshots of offsets that the log does not have (any more)."""
-    for known in offsets(fs, folder):
-        if known > offset:
-            fs.remove(_path(folder, known))
+    gone = [known for known in offsets(fs, folder) if known > offset]
+    for known in gone:
+        fs.remove(_path(folder, known))
+    if gone:  # none may come back when the log has grown past it again
+        fs.sync_folder(folder)
 
 
 def _path(folder: str, offset: int) -> str:
