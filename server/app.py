@@ -1,7 +1,7 @@
 """The broker: its parts, in the order in which they start and stop.
 
-    data folder ► journal ► writer ► topics ► housekeeping ► listener        start
-    listener ► housekeeping ► writer ► topics ► journal ► data folder        stop
+    data folder ► journal ► topics ► transactions, groups ► listener ► writer ► housekeeping   start
+    listener ► housekeeping ► transactions, groups ► writer ► topics ► journal ► data folder   stop
 
 Stopping takes no new request, finishes what was accepted, makes everything durable and leaves logs
 that open without a scan. A broker that is killed instead loses nothing that was acked; its logs
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 import uuid
@@ -23,15 +24,17 @@ from typing import Final
 from ..protocol.errors import LimitExceeded
 from .config import BrokerConfig
 from .connection import Connection
+from .group_service import GroupService
 from .housekeeping import Housekeeping
 from .listener import Listener
 from .producer_ids import ProducerIds
 from .router import Router
 from .storage.checked_file import read_checked, write_checked
-from .storage.filesystem import FileSystem
+from .storage.filesystem import FileSystem, storage_error
 from .storage.folder import DataFolder
 from .storage.journal import Journal
 from .topics import Topics
+from .transactions import Transactions
 from .version import VERSION
 from .writer import Writer
 
@@ -76,17 +79,29 @@ class Broker:
             )
             self.topics = Topics(self.folder, self.writer, config)
             self.topics.open_all()
+            self.transactions = Transactions(self)
+            self.transactions.load()
+            self.groups = GroupService(self)
+            self.groups.load()
             self.listener = Listener(config, Router(self))
             self.port = await self.listener.start()
+        except OSError as error:
+            self._give_up_start()
+            raise storage_error(error, f"opening the data folder {self.folder.path}") from error
         except BaseException:
-            self.folder.close()
-            self.readers.shutdown(wait=False)
+            self._give_up_start()
             raise
         self.writer.start()
+        self.transactions.start()
+        self.groups.start()
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
         self._is_started = True
         logger.info("serving %s on %s:%d", self.folder.path, config.host, self.port)
+
+    def _give_up_start(self) -> None:
+        self.folder.close()
+        self.readers.shutdown(wait=False)
 
     async def stop(self) -> None:
         """See the module. May be called twice, also at the same time."""
@@ -97,8 +112,12 @@ class Broker:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        self.groups.release_waiters()
         await self.listener.close(self.config.shutdown_timeout_ms / 1000)
         await self.housekeeping.stop()
+        await self.transactions.stop()
+        await self.groups.stop()
+        await self.topics.settle()
         await self.writer.stop()
         self.readers.shutdown(wait=True, cancel_futures=True)
         self.topics.close_all()
@@ -125,9 +144,7 @@ class Broker:
 async def serve(
     config: BrokerConfig, on_listening: Callable[[Broker], None] = lambda _: None
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; a second signal exits at once, which loses nothing
-    acked.
-    """
+    """Run a broker until SIGTERM or SIGINT; a second one exits at once, and loses nothing acked."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -138,6 +155,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    _allow_many_files()
     broker = Broker(config)
     await broker.start()
     try:
@@ -145,3 +163,14 @@ async def serve(
         await stop.wait()
     finally:
         await broker.stop()
+
+
+def _allow_many_files() -> None:
+    """A partition takes two descriptors and a connection one: shells give out a few hundred, though
+    the system allows more.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError) as error:  # macOS names a limit that it does not grant
+        logger.debug("the limit of open files stays as it is: %s", error)

@@ -15,6 +15,7 @@ from ..protocol.constants import (
     DEFAULT_PORT,
     KIB,
     MAX_ARRAY_LENGTH,
+    MAX_COMMIT_METADATA_LENGTH,
     MAX_FETCH_BYTES,
     MAX_FRAME_BYTES,
     MAX_PARTITIONS_PER_TOPIC,
@@ -78,6 +79,34 @@ class BrokerConfig(
     #: Whether a topic that a producer asks for is created when it is missing.
     auto_create_topics: bool = False
 
+    # --- consumer groups ---
+    #: Groups in all.
+    max_groups: Count = 1_000
+    #: Members of one group.
+    max_members_per_group: Count = 1_000
+    #: Committed offsets of all groups together.
+    max_committed_offsets: Count = 1_000_000
+    #: Topics that one member of a group may subscribe to.
+    group_max_subscribed_topics: Annotated[int, Meta(ge=1, le=MAX_ARRAY_LENGTH)] = 1_000
+    #: Characters of text that may go with a committed offset.
+    group_max_metadata_length: Annotated[int, Meta(ge=0, le=MAX_COMMIT_METADATA_LENGTH)] = (
+        MAX_COMMIT_METADATA_LENGTH
+    )
+    #: The shortest session timeout that a member may ask for.
+    group_min_session_timeout_ms: Milliseconds = 1_000
+    #: The longest session timeout that a member may ask for.
+    group_max_session_timeout_ms: Milliseconds = 30 * 60 * 1000
+    #: Committed offsets go this long after the group's last member, and the last commit.
+    group_offsets_retention_ms: Annotated[int, Meta(ge=1)] = 7 * DAY_MS
+
+    # --- transactions ---
+    #: Transactions that are remembered.
+    max_transactions: Count = 100_000
+    #: A transaction that did nothing for this long is forgotten.
+    transaction_retention_ms: Annotated[int, Meta(ge=1)] = 7 * DAY_MS
+    #: Staged batches that nobody committed go after this time.
+    staged_retention_ms: Annotated[int, Meta(ge=1)] = DAY_MS
+
     # --- storage ---
     #: Size of each of the two journal files, through which groups that touch many partitions go.
     journal_bytes: Annotated[int, Meta(ge=64 * KIB, le=1024 * MIB)] = 16 * MIB
@@ -96,3 +125,9 @@ class BrokerConfig(
 
     #: Defaults of topics' own settings.
     topic: LogConfig = LogConfig()
+
+    def __post_init__(self) -> None:
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ValueError(
+                "group.min.session.timeout.ms is longer than group.max.session.timeout.ms"
+            )

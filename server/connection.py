@@ -6,7 +6,7 @@ Reading stops, and with it what a client can make us hold, while
 - it does not take its answers (after `slow.reader.timeout.ms` the connection is closed);
 - the writer's queue is full.
 
-An answer may come in any order but for the appends and reads of one partition, which keep theirs.
+Answers may come in any order, but appends to one partition are done, and answered, in theirs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 NO_REQUEST: Final = -1  # the correlation id of an error that answers no request
 _HIGH_WATER_BYTES: Final = 4 * MIB
+_LINGER_S: Final = 1.0  # how long a refused client may take to read why
 
 
 class _Pause(enum.IntFlag):
@@ -58,6 +59,11 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused = _Pause.NO
         self._slow_reader: asyncio.TimerHandle | None = None
+        self._unsent_when_watched = 0  # with what came since
+        self._when_writable: list[Callable[[], None]] = []
+        self._is_draining = False
+        self._is_refused = False
+        self._linger: asyncio.TimerHandle | None = None
         self._in_flight_bytes = 0
         self._in_flight: dict[int, int] = {}  # a request's place -> its bytes
         self._next_place = 0
@@ -89,6 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._is_refused:
+            return
         self.last_active = self._loop.time()
         try:
             frames = self._receiver.received(nbytes)
@@ -107,8 +115,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._backlog.clear()
-        if self._slow_reader is not None:
-            self._slow_reader.cancel()
+        self._when_writable.clear()
+        for timer in (self._slow_reader, self._linger):
+            if timer is not None:
+                timer.cancel()
         for waiter in list(self.waiters):
             waiter.cancel()
         self.waiters.clear()
@@ -118,8 +128,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._pause(_Pause.SLOW_READER)
-        seconds = self._config.slow_reader_timeout_ms / 1000
-        self._slow_reader = self._loop.call_later(seconds, self._give_up_on_slow_reader)
+        self._watch_slow_reader()
 
     def resume_writing(self) -> None:
         if self._slow_reader is not None:
@@ -127,8 +136,19 @@ class Connection(asyncio.BufferedProtocol):
             self._slow_reader = None
         self._resume(_Pause.SLOW_READER)
         self._listener.progress.set()
+        waiting, self._when_writable = self._when_writable, []
+        for callback in waiting:  # one may fill the transport again: then the next waits again
+            callback()
 
-    def _give_up_on_slow_reader(self) -> None:
+    def _watch_slow_reader(self) -> None:
+        self._unsent_when_watched = self.unsent_bytes
+        seconds = self._config.slow_reader_timeout_ms / 1000
+        self._slow_reader = self._loop.call_later(seconds, self._look_at_slow_reader)
+
+    def _look_at_slow_reader(self) -> None:
+        if self.unsent_bytes < self._unsent_when_watched:  # slow, but it goes on
+            self._watch_slow_reader()
+            return
         logger.warning(
             "closing %s (%s): it took no answer for %d ms (slow.reader.timeout.ms)",
             self.address, self.client_name, self._config.slow_reader_timeout_ms,
@@ -150,12 +170,13 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.handle(self, place, frame)
 
     def respond(self, place: int, parts: Sequence[Buffer]) -> None:
-        """Answer the request at `place`. Called once for each, also where nobody reads it
-        any more.
-        """
+        """Answer the request at `place`; called once for each, even if nobody reads it any more."""
         self._in_flight_bytes -= self._in_flight.pop(place, 0)
-        if self._transport is not None:
-            self._transport.writelines(pack_frame(parts))
+        if self._transport is not None and not self._is_refused:
+            frame = pack_frame(parts)
+            if self._slow_reader is not None:
+                self._unsent_when_watched += sum(map(len, frame))
+            self._transport.writelines(frame)
             self.last_active = self._loop.time()
         if self._paused & _Pause.CLOSING:
             self._listener.progress.set()
@@ -178,6 +199,14 @@ class Connection(asyncio.BufferedProtocol):
             self._pause(_Pause.WRITER)
             when_room(lambda: self._resume(_Pause.WRITER))
 
+    @property
+    def is_choked(self) -> bool:
+        """Whether answers wait to be taken: others should be made later, with `when_writable`."""
+        return bool(self._paused & _Pause.SLOW_READER)
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self._when_writable.append(callback)
+
     # --- pausing and closing ---------------------------------------------------------------------
 
     def _pause(self, reason: _Pause) -> None:
@@ -187,16 +216,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume(self, reason: _Pause) -> None:
         self._paused &= ~reason
-        while self._backlog and not self._paused:
-            self._dispatch(self._backlog.popleft())
+        if self._is_draining:
+            return  # answered at once, from the loop below: it goes on with the next by itself
+        self._is_draining = True
+        try:
+            while self._backlog and not self._paused:
+                self._dispatch(self._backlog.popleft())
+        finally:
+            self._is_draining = False
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, or an answer waits to be taken."""
-        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
-        return bool(self._in_flight or self._backlog) or unsent
+        return bool(self._in_flight or self._backlog or self.unsent_bytes)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of answers that the client has not taken, nor the system for it."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the broker stops, and nothing should wait that can be answered now."""
+        return bool(self._paused & _Pause.CLOSING)
 
     def stop_reading(self) -> None:
         """Take no new request: what is begun is finished."""
@@ -208,13 +252,22 @@ class Connection(asyncio.BufferedProtocol):
             waiter.wake()
 
     def refuse(self, error: SeglogError) -> None:
-        """Say why, and close: for a connection that is not taken, or a stream that cannot
-        be read.
+        """Say why, and close: for a connection that is not taken, or a stream that cannot be read.
+
+        A socket that is closed with bytes unread resets the connection, and the client may never
+        see why. So what still comes is read and dropped for a moment.
         """
-        if self._transport is not None:
-            said = encode_error(NO_REQUEST, WireError.of(error))
-            self._transport.writelines(pack_frame([said]))
-            self._pause(_Pause.CLOSING)
+        if self._transport is None or self._is_refused:
+            return
+        self._is_refused = True
+        self._backlog.clear()
+        self._receiver = FrameReceiver(self._listener.receive_buffer)  # drops a frame half read
+        said = encode_error(NO_REQUEST, WireError.of(error))
+        self._transport.writelines(pack_frame([said]))
+        if self._listener.may_linger(self):
+            self._transport.write_eof()
+            self._linger = self._loop.call_later(_LINGER_S, self.abort)
+        else:
             self._transport.close()
 
     def close(self) -> None:

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 
 class FetchWaiter:
-    """One fetch that has less than it asked for. Wakes once: with enough bytes, or at its
-    deadline.
-    """
+    """One fetch that waits for more. Wakes once: with enough bytes, or at its deadline."""
 
     __slots__ = ("_deadline", "_missing_bytes", "_on_wake", "_partitions")
 

@@ -13,8 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
-from ..protocol.errors import SeglogError, ShuttingDown
+from ..protocol.errors import SeglogError, ShuttingDown, StorageError
 from .storage import compaction
 from .storage.log import Log
 from .storage.retention import apply_retention
@@ -35,7 +36,8 @@ class Housekeeping:
         self._broker = broker
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        self._flushed: dict[Log, float] = {}
+        # Weak: a deleted topic's log must go, and with it the map that keeps its disk space.
+        self._flushed: WeakKeyDictionary[Log, float] = WeakKeyDictionary()
 
     def start(self) -> None:
         config = self._broker.config
@@ -58,19 +60,26 @@ class Housekeeping:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _repeat(self, work: Callable[[Log], Awaitable[None]], interval_s: float) -> None:
-        while True:
+        while not self._is_stopping:
             await asyncio.sleep(interval_s)
-            for partition in self._broker.topics.all_partitions():
-                log = partition.log_or_none
-                if log is None or log.offline_reason or partition.is_deleted:
-                    continue
-                try:
-                    await work(log)
-                except ShuttingDown:
-                    return
-                except (SeglogError, OSError) as error:
-                    if not partition.is_deleted:
-                        logger.error("%s: %s", log.name, error)
+            await self._round(work)
+
+    async def _round(self, work: Callable[[Log], Awaitable[None]]) -> None:
+        # A function of its own: between rounds nothing here holds on to a log that is deleted.
+        for partition in self._broker.topics.all_partitions():
+            log = partition.log_or_none
+            if log is None or log.offline_reason or partition.is_deleted:
+                continue
+            try:
+                await work(log)
+            except ShuttingDown:
+                self._is_stopping = True
+                return
+            except (SeglogError, OSError) as error:
+                if not partition.is_deleted:
+                    logger.error("%s: %s", log.name, error)
+            except Exception:  # a defect of ours: the other logs, and the next round, are not its
+                logger.exception("%s: housekeeping failed", log.name)
 
     async def _tidy(self, log: Log) -> None:
         now_us = time.time_ns() // 1000
@@ -104,9 +113,15 @@ class Housekeeping:
         now_us = time.time_ns() // 1000
         throttle = _Throttle(lambda: self._is_stopping)
         loop = asyncio.get_running_loop()
-        cleaned = await loop.run_in_executor(
-            self._broker.readers, partial(compaction.clean, log, now_us, throttle)
-        )
+        segments = log.segments
+        try:
+            cleaned = await loop.run_in_executor(
+                self._broker.readers, partial(compaction.clean, log, now_us, throttle)
+            )
+        except (StorageError, OSError):
+            if log.segments is segments:
+                raise
+            return  # retention was quicker, and took a file away: the next round looks again
         if cleaned is not None:
             await self._broker.writer.run(partial(compaction.commit, log, cleaned, now_us))
             logger.info("%s: compaction removed %d records", log.name, cleaned.removed_records)

@@ -8,14 +8,16 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from ..protocol.errors import ShuttingDown, StorageError, TooManyConnections
+from ..protocol.errors import CannotListen, ShuttingDown, TooManyConnections
 from ..protocol.frame import SHARED_BUFFER_BYTES
 from .config import BrokerConfig
 from .connection import Connection
 
 logger = logging.getLogger(__name__)
+
+_MAX_LINGERING: Final = 100  # refused connections that are still open, beside max.connections
 
 
 class RequestHandler(Protocol):
@@ -34,6 +36,7 @@ class Listener:
         # One for all: it is filled and emptied without a wait in between.
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.connections: set[Connection] = set()
+        self._lingering: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -48,7 +51,7 @@ class Listener:
             )
         except OSError as error:
             where = f"{self.config.host}:{self.config.port}"
-            raise StorageError(f"cannot listen on {where}: {error.strerror or error}") from error
+            raise CannotListen(f"cannot listen on {where}: {error.strerror or error}") from error
         self._close_idle()
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -67,8 +70,16 @@ class Listener:
         self.connections.add(connection)
         self._by_address[connection.address] += 1
 
+    def may_linger(self, connection: Connection) -> bool:
+        """Whether a refused connection may stay open until its client has read why."""
+        if self._is_closing or len(self._lingering) >= _MAX_LINGERING:
+            return False
+        self._lingering.add(connection)
+        return True
+
     def forget(self, connection: Connection) -> None:
         self.progress.set()
+        self._lingering.discard(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             self._by_address[connection.address] -= 1
@@ -90,6 +101,8 @@ class Listener:
             self._sweep.cancel()
         if self._server is not None:
             self._server.close()
+        for connection in list(self._lingering):
+            connection.abort()
         for connection in list(self.connections):
             connection.stop_reading()
         await self._wait_until(lambda: not any(c.is_busy for c in self.connections), timeout_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..protocol.errors import DamagedLog, SeglogError, UnknownTopic
+from ..protocol.errors import SeglogError, UnknownTopic
 from .fetch_waiters import FetchWaiter
 from .storage.log import Log
 
@@ -28,7 +28,7 @@ class Partition:
             raise UnknownTopic(f"topic {self.topic} was deleted")
         if self.log_or_none is None:
             assert self.failure is not None
-            raise DamagedLog(f"{self.topic}/{self.number}: {self.failure.what}")
+            raise type(self.failure)(f"{self.topic}/{self.number}: {self.failure.what}")
         return self.log_or_none
 
     def grew(self, length: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from .storage.checked_file import read_checked, write_checked
-from .storage.filesystem import FileSystem
+from .storage.filesystem import FileSystem, storage_error
 
 _MAGIC: Final = b"SGPI"
 _FILE: Final = "producer-ids"
@@ -27,7 +27,10 @@ class ProducerIds:
 
     def take(self) -> int:
         if self._next == self._reserved:
-            write_checked(self._fs, self._path, _MAGIC, self._reserved + BLOCK)
+            try:
+                write_checked(self._fs, self._path, _MAGIC, self._reserved + BLOCK)
+            except OSError as error:
+                raise storage_error(error, "reserving producer ids") from error
             self._reserved += BLOCK
         taken = self._next
         self._next += 1

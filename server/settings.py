@@ -144,7 +144,7 @@ def set_flag(text: str) -> Given:
     key, equals, value = text.partition("=")
     if not equals:
         raise BadConfig(f"flag --set {_shown(text)}: it must be KEY=VALUE")
-    return Given(key.strip(), value.strip(), f"flag --set {key.strip()}")
+    return Given(key.strip(), value, f"flag --set {key.strip()}")
 
 
 # --- one value -----------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ def checked(given: Given) -> int | str | bool:
 
 def _in_plain_units(value: object, setting: Setting) -> object:
     """`64MiB` or `7d` as the plain number that the key's unit asks for; all else as it is."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(setting.default, str):
         return value
-    value = value.strip() if setting.type is not str else value
+    value = value.strip()
     amount = _AMOUNT.fullmatch(value)
     if amount and amount[2] in setting.units:
         return int(amount[1]) * setting.units[amount[2]]

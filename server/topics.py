@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from ..protocol.constants import INTERNAL_TOPIC_PREFIX
 from ..protocol.errors import (
     LimitExceeded,
     ProtectedTopic,
     SeglogError,
+    TopicExists,
     UnknownPartition,
     UnknownTopic,
 )
@@ -21,10 +22,13 @@ from .config import BrokerConfig
 from .partition import Partition
 from .storage.config import config_values
 from .storage.folder import DataFolder, Topic
+from .storage.log import Log
 from .storage.names import check_topic_name
 from .writer import Writer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def is_internal(name: str) -> bool:
@@ -41,6 +45,10 @@ class Topics:
         self._config = config
         self._partitions: dict[str, list[Partition]] = {}
         self._changing = asyncio.Lock()  # one topic is made, changed or deleted at a time
+        self._changes: set[asyncio.Task[Any]] = set()
+        #: Called with a topic that was made or changed, or None for one that is gone, once that is
+        #: on disk.
+        self.on_change: Callable[[str, Topic | None], None] = lambda name, topic: None
 
     def open_all(self) -> None:
         """Open every log, recovering what needs it. A log that cannot be opened fails alone."""
@@ -94,42 +102,91 @@ class Topics:
     async def create(
         self, name: str, partitions: int | None = None, settings: dict[str, Any] | None = None
     ) -> Topic:
-        async with self._changing:
-            check_topic_name(name)
-            count = self._config.default_partitions if partitions is None else partitions
-            self._check_limits(new_topics=1, new_partitions=count)
-            chosen = {**config_values(self._config.topic), **(settings or {})}
-
-            def create() -> tuple[Topic, list[Partition]]:
-                topic = self._folder.create_topic(name, count, chosen)
-                return topic, [self._open(topic, number) for number in range(count)]
-
-            topic, opened = await self._writer.run(create)
-            self._partitions[name] = opened
-            return topic
+        return await self._to_the_end(self._create(name, partitions, settings))
 
     async def alter(
         self, name: str, partitions: int | None = None, settings: dict[str, Any] | None = None
+    ) -> Topic:
+        return await self._to_the_end(self._alter(name, partitions, settings))
+
+    async def delete(self, name: str) -> None:
+        """Take a topic away. Readers that hold a slice keep it; those who wait are told."""
+        await self._to_the_end(self._delete(name))
+
+    async def settle(self) -> None:
+        """Wait for the changes that are under way; the writer must still run."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """A change goes on when the one who asked for it has gone: the writer does its part in any
+        case, and what is served must not differ from what is on disk.
+        """
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _create(
+        self, name: str, partitions: int | None, settings: dict[str, Any] | None
+    ) -> Topic:
+        async with self._changing:
+            check_topic_name(name)
+            if name in self._partitions:
+                raise TopicExists(f"topic {name} exists")
+            count = self._config.default_partitions if partitions is None else partitions
+            if not is_internal(name):  # what users may have must not keep groups from working
+                self._check_limits(new_topics=1, new_partitions=count)
+            chosen = {**config_values(self._config.topic), **(settings or {})}
+
+            def create() -> tuple[Topic, list[Log]]:
+                topic = self._folder.create_topic(name, count, chosen)
+                logs: list[Log] = []
+                try:
+                    for number in range(count):
+                        logs.append(self._folder.open_log(name, number))  # noqa: PERF401 - see except
+                except SeglogError:
+                    for log in logs:
+                        log.abandon()
+                    self._folder.discard(self._folder.delete_topic(name))
+                    raise
+                return topic, logs
+
+            topic, logs = await self._writer.run(create)
+            self._partitions[name] = [
+                Partition(name, topic.id, number, log) for number, log in enumerate(logs)
+            ]
+            self.on_change(name, topic)
+            return topic
+
+    async def _alter(
+        self, name: str, partitions: int | None, settings: dict[str, Any] | None
     ) -> Topic:
         async with self._changing:
             current = self.partitions(name)
             if partitions is not None:
                 self._check_limits(new_partitions=partitions - len(current))
 
+            logs = [p.log_or_none for p in current if p.log_or_none is not None]
+
             def alter() -> tuple[Topic, list[Partition]]:
+                if self._folder.topic(name).config.with_changes(settings or {}).syncs_before_ack:
+                    # With durability=os until now, what was written may not be on disk; what comes
+                    # behind it would then be acked, and lost with it.
+                    for log in logs:
+                        if not log.offline_reason:
+                            log.sync()
                 topic = self._folder.alter_topic(name, settings, partitions)
-                for partition in current:
-                    if partition.log_or_none is not None:
-                        partition.log_or_none.config = topic.config
+                for log in logs:
+                    log.config = topic.config
                 numbers = range(len(current), topic.partitions)
                 return topic, [self._open(topic, number) for number in numbers]
 
             topic, added = await self._writer.run(alter)
             self._partitions[name] = [*current, *added]
+            self.on_change(name, topic)
             return topic
 
-    async def delete(self, name: str) -> None:
-        """Take a topic away. Readers that hold a slice keep it; those who wait are told."""
+    async def _delete(self, name: str) -> None:
         async with self._changing:
             doomed_partitions = self.partitions(name)
             for partition in doomed_partitions:
@@ -137,14 +194,23 @@ class Topics:
             del self._partitions[name]
 
             def delete() -> str:
-                for partition in doomed_partitions:
-                    if partition.log_or_none is not None:
-                        partition.log_or_none.abandon()
-                return self._folder.delete_topic(name)
+                try:
+                    return self._folder.delete_topic(name)
+                finally:
+                    if name not in self._folder.topics:
+                        for partition in doomed_partitions:
+                            if partition.log_or_none is not None:
+                                partition.log_or_none.abandon()
 
             try:
                 doomed = await self._writer.run(delete)
             finally:
+                if name in self._folder.topics:  # it could not be deleted: it is served as before
+                    for partition in doomed_partitions:
+                        partition.is_deleted = False
+                    self._partitions[name] = doomed_partitions
+                else:
+                    self.on_change(name, None)
                 for partition in doomed_partitions:
                     partition.wake_all()
         await asyncio.to_thread(self._folder.discard, doomed)

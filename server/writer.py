@@ -1,18 +1,10 @@
 """The one writer: every append, and every change of files, happens in its thread, in turn.
 
-    loop:    submit(append) ────► queue                      ┌──► answers, wakes fetches
-    writer:                        └► group: stage → journal ┘ → write → sync → publish
+    loop:    submit(append) ────► queue                ┌──► answers, wakes fetches
+    writer:                        └► group: commit ───┘
 
-While one group is written the next gathers; so the busier the broker, the more appends share a
-sync. A group touches many logs; what is durable how:
-
-    `durability=os`                            written
-    a log that brings SYNC_IN_PLACE_BYTES      written and synced in place
-    the only small one                         written and synced in place
-    several small ones                         journal, one sync for all, then written
-
-An error of one log is that log's alone: the others of the group are answered as if it were not
-there.
+While one group is written (group_commit.py) the next gathers; so the busier the broker, the more
+appends share a sync.
 """
 
 from __future__ import annotations
@@ -22,44 +14,22 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from ..protocol.constants import KIB, MIB
-from ..protocol.errors import InternalError, SeglogError, ShuttingDown
+from ..protocol.constants import MIB
+from ..protocol.errors import ShuttingDown
 from ..protocol.header import BatchHeader, Buffer
+from .group_commit import Append, GroupCommit, Outcome
 from .partition import Partition
-from .storage.journal import Entry, Journal
-from .storage.log import AppendResult, Log, Staged
+from .storage.journal import Journal
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SYNC_IN_PLACE_BYTES: Final = 256 * KIB
 MAX_GROUP_BYTES: Final = 16 * MIB  # so that the first in a group does not wait for ever
 MAX_GROUP_APPENDS: Final = 10_000
-
-Outcome = AppendResult | SeglogError
-
-
-class Append:
-    """One batch for one partition; `done` is called in the loop with its outcome."""
-
-    __slots__ = ("batch", "done", "header", "outcome", "partition")
-
-    def __init__(
-        self,
-        partition: Partition,
-        batch: Buffer,
-        header: BatchHeader,
-        done: Callable[[Outcome], None],
-    ) -> None:
-        self.partition = partition
-        self.batch = batch
-        self.header = header
-        self.done = done
-        self.outcome: Outcome | None = None
 
 
 class _Job(NamedTuple):
@@ -90,9 +60,8 @@ class Writer:
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         on_group: Callable[[GroupStats], None] = lambda _: None,
     ) -> None:
-        self._journal = journal
+        self._group_commit = GroupCommit(journal, clock_us)
         self._loop = loop
-        self._clock_us = clock_us
         self._on_group = on_group
         self._queue: queue.SimpleQueue[Append | _Job | None] = queue.SimpleQueue()
         self._left_over: list[Append] = []
@@ -129,6 +98,19 @@ class Writer:
         self._queued_bytes += len(append.batch)
         self._queue.put(append)
 
+    def append(
+        self, partition: Partition, batch: Buffer, header: BatchHeader
+    ) -> asyncio.Future[Outcome]:
+        """Submit one batch, for those who wait for its outcome."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.submit(Append(partition, batch, header, settle))
+        return future
+
     async def run(self, action: Callable[[], T]) -> T:
         """Run `action` in the writer's thread, between two groups."""
         if self._is_stopped:
@@ -141,13 +123,20 @@ class Writer:
         self._queued_bytes -= sum(len(append.batch) for append in group)
         for append in group:
             assert append.outcome is not None
-            append.done(append.outcome)
+            self._tell(append.done, append.outcome)
         for partition, length in grown.items():
-            partition.grew(length)
+            self._tell(partition.grew, length)
         if self._room_waiters and not self.is_full:
             waiters, self._room_waiters = self._room_waiters, []
             for callback in waiters:
-                callback()
+                self._tell(callback)
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call one of many: what goes wrong with it must not keep the others waiting."""
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("an answer failed")
 
     def _finish_job(self, job: _Job, result: object, error: BaseException | None) -> None:
         if job.future.cancelled():
@@ -168,6 +157,7 @@ class Writer:
                 self._write_group(group)
             if job is not None:
                 self._run_job(job)
+            del group, job  # or the last batches, and a deleted log, would stay while it waits
 
     def _gather(self, *, wait: bool) -> tuple[list[Append], _Job | None, bool]:
         """The next group, and the job that came behind it; waits only where there is nothing."""
@@ -199,93 +189,14 @@ class Writer:
 
     def _write_group(self, group: list[Append]) -> None:
         started = time.perf_counter()
-        grown: dict[Partition, int] = {}
-        try:
-            grown = self._append_group(group)
-        except Exception:
-            # No outcome was set for what was not reached: those appends are refused, the rest
-            # holds.
-            logger.exception("a group of %d appends failed", len(group))
-        over = set(map(id, self._left_over))
-        done = [append for append in group if id(append) not in over] if over else group
-        for append in done:
-            if append.outcome is None:
-                append.outcome = InternalError("the writer failed")
-        self._on_group(
-            GroupStats(len(done), len(grown), sum(grown.values()), time.perf_counter() - started)
-        )
+        done, self._left_over, grown = self._group_commit.commit(group)
+        seconds = time.perf_counter() - started
         self._call_loop(self._finish, done, grown)
-
-    def _append_group(self, group: list[Append]) -> dict[Partition, int]:
-        by_partition: dict[Partition, list[Append]] = {}
-        for append in group:
-            by_partition.setdefault(append.partition, []).append(append)
-        staged = self._stage(by_partition)
-        self._make_durable(staged)
-        return {
-            partition: parts.length for partition, (_, parts, _) in staged.items() if parts.length
-        }
-
-    def _stage(self, by_partition: dict[Partition, list[Append]]) -> _StagedGroup:
-        now_us = self._clock_us()
-        staged: _StagedGroup = {}
-        for partition, appends in by_partition.items():
-            try:
-                log = partition.log
-                parts = log.stage([(append.batch, append.header) for append in appends], now_us)
-            except SeglogError as error:
-                _set_outcomes(appends, error)
-                continue
-            staged[partition] = (log, parts, appends[: parts.taken])
-            self._left_over += appends[parts.taken :]  # they go into the next segment
-        return staged
-
-    def _make_durable(self, staged: _StagedGroup) -> None:
-        small = {
-            partition: (log, parts, appends)
-            for partition, (log, parts, appends) in staged.items()
-            if log.config.syncs_before_ack and 0 < parts.length < SYNC_IN_PLACE_BYTES
-        }
-        journaled = len(small) > 1 and self._write_journal(small)
-        for partition, (log, parts, appends) in list(staged.items()):
-            in_journal = journaled and partition in small
-            try:
-                log.write(parts, is_journaled=in_journal)
-                if log.config.syncs_before_ack and not in_journal:
-                    log.sync()
-            except SeglogError as error:
-                _set_outcomes(appends, error)
-                del staged[partition]
-                continue
-            log.publish()
-            for append, outcome in zip(appends, parts.results, strict=True):
-                append.outcome = outcome
-
-    def _write_journal(self, small: _StagedGroup) -> bool:
-        entries = [
-            Entry(
-                partition.topic_id,
-                partition.number,
-                parts.segment.base_offset,
-                parts.position,
-                parts.length,
-                parts.buffers,
-                log,
-            )
-            for partition, (log, parts, _) in small.items()
-        ]
-        return self._journal.append(entries)
+        stats = GroupStats(len(done), len(grown), sum(grown.values()), seconds)
+        self._tell(self._on_group, stats)
 
     def _call_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed: nobody waits for the answer any more
             logger.debug("an answer came after the loop was closed")
-
-
-_StagedGroup = dict[Partition, tuple[Log, Staged, list[Append]]]
-
-
-def _set_outcomes(appends: Sequence[Append], outcome: Outcome) -> None:
-    for append in appends:
-        append.outcome = outcome

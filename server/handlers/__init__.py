@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...protocol import api
-from . import fetch, hello, offsets, produce, topics
+from . import fetch, groups, hello, offsets, produce, topics, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,4 +30,14 @@ ORDINARY: dict[int, Callable[[Broker, Connection, Any], Awaitable[Message]]] = {
     api.LIST_OFFSETS.key: offsets.handle_list_offsets,
     api.DELETE_RECORDS.key: offsets.handle_delete_records,
     api.INIT_PRODUCER.key: produce.handle_init_producer,
+    api.GROUP_HEARTBEAT.key: groups.handle_group_heartbeat,
+    api.GROUP_LEAVE.key: groups.handle_group_leave,
+    api.COMMIT_OFFSETS.key: groups.handle_commit_offsets,
+    api.FETCH_OFFSETS.key: groups.handle_fetch_offsets,
+    api.LIST_GROUPS.key: groups.handle_list_groups,
+    api.DESCRIBE_GROUP.key: groups.handle_describe_group,
+    api.DELETE_GROUP.key: groups.handle_delete_group,
+    api.STAGE.key: transactions.handle_stage,
+    api.COMMIT_STAGED.key: transactions.handle_commit_staged,
+    api.DESCRIBE_TRANSACTION.key: transactions.handle_describe_transaction,
 }

@@ -13,11 +13,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...protocol.constants import UNKNOWN_EPOCH
-from ...protocol.errors import SeglogError, StorageError
+from ...protocol.errors import SeglogError
 from ...protocol.fetch_frame import FetchedPartition, fetch_response_parts
 from ...protocol.messages import FetchPartition, FetchRequest, WireError
 from ..fetch_waiters import FetchWaiter
 from ..partition import Partition
+from ..storage.filesystem import storage_error
+from ..topics import check_not_internal
 
 if TYPE_CHECKING:
     from ..app import Broker
@@ -72,6 +74,9 @@ class _Fetch:
 
     def attempt(self) -> None:
         """Answer, or arrange to be called again."""
+        if self._connection.is_choked:  # an answer now would only add to what waits
+            self._connection.when_writable(self.attempt)
+            return
         results: list[FetchedPartition] = []
         partitions: list[Partition] = []
         cold: list[tuple[Partition, FetchPartition, int]] = []
@@ -80,6 +85,7 @@ class _Fetch:
         for asked in self._request.partitions:
             room = self._max_bytes - total
             try:
+                check_not_internal(asked.topic)
                 partition = self._broker.topics.partition(asked.topic, asked.partition)
                 partitions.append(partition)
                 found = self._read(partition, asked, room, may_overrun=total == 0)
@@ -95,7 +101,12 @@ class _Fetch:
         if cold and not self._warmed:
             self._warmed = True
             self._connection.start_task(self._warm(cold))
-        elif self._is_last or failed or total >= min(self._request.min_bytes, self._max_bytes):
+        elif (
+            self._is_last
+            or failed
+            or self._connection.is_stopping
+            or total >= min(self._request.min_bytes, self._max_bytes)
+        ):
             parts = fetch_response_parts(self._correlation_id, results)
             self._connection.respond(self._place, parts)
         else:
@@ -117,7 +128,7 @@ class _Fetch:
                 found = log.read_if_cached(asked.offset, wanted)
         except OSError as error:
             partition.log  # noqa: B018  a topic that was deleted meanwhile says so
-            raise StorageError(f"{log.name}: {error}") from error
+            raise storage_error(error, f"reading {log.name}") from error
         # One batch is always read whole; only the first of a response may pass the limit for it.
         if found is not None and len(found) > room and not may_overrun:
             return _NOTHING

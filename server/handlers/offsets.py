@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...protocol.constants import EARLIEST, LATEST
-from ...protocol.errors import SeglogError
+from ...protocol.errors import DamagedLog, SeglogError
 from ...protocol.messages import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -18,6 +18,9 @@ from ...protocol.messages import (
     ListOffsetsResult,
     WireError,
 )
+from ..partition import Partition
+from ..storage.filesystem import storage_error
+from ..storage.reading import TimePosition
 from ..topics import check_not_internal
 
 if TYPE_CHECKING:
@@ -34,16 +37,31 @@ async def handle_list_offsets(
 
 async def _find(broker: Broker, asked: ListOffsetsPartition) -> ListOffsetsResult:
     try:
-        log = broker.topics.partition(asked.topic, asked.partition).log
+        partition = broker.topics.partition(asked.topic, asked.partition)
+        log = partition.log
         if asked.timestamp_us == EARLIEST:
             return ListOffsetsResult(None, log.log_start)
         if asked.timestamp_us == LATEST:
             return ListOffsetsResult(None, log.durable_end)
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(broker.readers, log.offset_for_time, asked.timestamp_us)
+        found = await _find_time(broker, partition, asked.timestamp_us)
         return ListOffsetsResult(None, *found) if found else ListOffsetsResult(None)
     except SeglogError as error:
         return ListOffsetsResult(WireError.of(error))
+
+
+async def _find_time(
+    broker: Broker, partition: Partition, timestamp_us: int
+) -> TimePosition | None:
+    log = partition.log
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.run_in_executor(broker.readers, log.offset_for_time, timestamp_us)
+    except DamagedLog:
+        partition.log  # noqa: B018  a topic that was deleted meanwhile says so
+        raise
+    except OSError as error:
+        partition.log  # noqa: B018
+        raise storage_error(error, f"reading {log.name}") from error
 
 
 async def handle_delete_records(

@@ -16,8 +16,8 @@ from ...protocol.messages import (
     ProduceResult,
     WireError,
 )
+from ..group_commit import Append, Outcome
 from ..topics import check_not_internal
-from ..writer import Append, Outcome
 
 if TYPE_CHECKING:
     from ..app import Broker

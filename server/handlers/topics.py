@@ -24,6 +24,7 @@ from ...protocol.messages import (
 )
 from ..partition import Partition
 from ..storage.config import config_values
+from ..storage.filesystem import storage_error
 from ..topics import check_not_internal
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def _describe(partition: Partition) -> PartitionDescription:
         segments = [SegmentDescription(*info) for info in log.describe()]
     except SeglogError as error:
         return PartitionDescription(partition.number, WireError.of(error))
+    except OSError as error:
+        fault = storage_error(error, f"describing {partition.topic}/{partition.number}")
+        return PartitionDescription(partition.number, WireError.of(fault))
     return PartitionDescription(
         partition.number,
         None,
