@@ -37,8 +37,10 @@ class Rule:
 RULES = {
     "protocol": Rule((), frozenset(EVENT_LOOP | SOCKETS | FILES)),
     "server": Rule(("protocol",)),
-    # Threads are the caller's business, but a lock may be the storage layer's own.
-    "server.storage": Rule(("protocol",), frozenset((EVENT_LOOP - {"threading"}) | SOCKETS)),
+    # No loop and no socket; but a lock, or a thread that syncs beside the writer, may be its own.
+    "server.storage": Rule(
+        ("protocol",), frozenset((EVENT_LOOP - {"threading", "concurrent"}) | SOCKETS)
+    ),
     "server.groups": Rule(("protocol",), frozenset(EVENT_LOOP | SOCKETS | FILES | {"time"})),
     "client": Rule(("protocol",)),
     # embedded() runs the real broker in the caller's process, and the pytest plugin offers it as a

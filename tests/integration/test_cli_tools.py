@@ -1,0 +1,505 @@
+"""The commands as a person runs them: processes, pipes, a terminal; against a real broker."""
+
+import base64
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from scripts import docs_cli
+from seglog import SyncAdmin, SyncConsumer, SyncProducer, embedded_blocking
+from seglog.cli import run
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+SEGLOG = [sys.executable, "-m", "seglog"]
+TIMEOUT_S = 30
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def environment(bootstrap: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**ours, "COLUMNS": "100", "PATH": path, "SEGLOG_BOOTSTRAP": bootstrap}
+
+
+class Tools:
+    """Runs commands against one broker."""
+
+    def __init__(self, bootstrap: str, data: Path) -> None:
+        self.bootstrap = bootstrap
+        self.data = data
+        self.environment = environment(bootstrap)
+
+    def __call__(self, *arguments: str | Path, given: str | bytes = b"") -> Result:
+        done = subprocess.run(
+            [*SEGLOG, *map(str, arguments)],
+            env=self.environment, input=given.encode() if isinstance(given, str) else given,
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
+
+    def shell(self, script: str) -> Result:
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-ec", script],
+            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*SEGLOG, *arguments], env=self.environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def topic(self, name: str, *values: bytes, partitions: int = 1, **config: str | int) -> str:
+        """A new topic that holds these values."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        with SyncAdmin(self.bootstrap) as admin:
+            admin.create_topic(name, partitions, settings)
+        self.write(name, *values)
+        return name
+
+    def write(self, topic: str, *values: bytes, **columns) -> None:
+        with SyncProducer(self.bootstrap) as producer:
+            producer.send_batch(topic, list(values), **columns)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Everything of a topic with one partition."""
+        with SyncAdmin(self.bootstrap) as admin:
+            (end,) = admin.list_offsets(topic, "latest").values()
+        found: list[bytes | None] = []
+        with SyncConsumer(topic, bootstrap=self.bootstrap, start="earliest") as consumer:
+            while len(found) < end.offset:
+                found += [record.value for record in consumer.getmany()]
+        return found
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory) -> Iterator[Tools]:
+    data = tmp_path_factory.mktemp("data")
+    with embedded_blocking(data) as broker:
+        yield Tools(broker.bootstrap, data)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The data folder of a broker that has stopped: topic t, 30 batches, several segments."""
+    with embedded_blocking(tmp_path / "data") as broker:
+        tools = Tools(broker.bootstrap, broker.data)
+        tools.topic("t", segment_bytes=1500)
+        with SyncProducer(broker.bootstrap) as producer:
+            for number in range(30):
+                producer.send_and_wait("t", b"value %d" % number)
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def offline() -> Tools:
+    """Commands with no broker to talk to."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    return Tools(f"127.0.0.1:{port}", Path())
+
+
+def assert_refused(result: Result, code: int, *parts: str) -> None:
+    """One line on standard error, nothing on standard output."""
+    assert (result.code, result.out) == (code, ""), result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("seglog: ")
+    for part in parts:
+        assert part in line
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_described_altered_and_deleted(tools):
+    made = tools("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=3d")
+    assert (made.code, made.out, made.err) == (0, "", "created life with 2 partitions\n")
+
+    changes = ["--partitions", "3", "--config", "segment.bytes=1MiB"]
+    assert tools("topics", "alter", "life", *changes).code == 0
+
+    assert "life\t3\n" in tools("topics", "list").out
+    shown = json.loads(tools("topics", "describe", "life", "--output", "json").out)
+    assert [partition["partition"] for partition in shown["partitions"]] == [0, 1, 2]
+    assert shown["config"]["retention.ms"] == 3 * 24 * 3600 * 1000
+    assert shown["config"]["segment.bytes"] == 1 << 20
+    lines = tools("topics", "describe", "life").out.splitlines()
+    assert lines[0] == "partition\t0\t0\t0\t0\t1\t"
+    assert "setting\tsegment.bytes\t1048576" in lines
+
+    assert_refused(tools("topics", "delete", "life"), 2, "--yes")
+    assert tools("topics", "delete", "life", "--yes").code == 0
+    assert_refused(tools("topics", "describe", "life"), 1, "no topic life", "seglog topics list")
+
+
+def test_the_broker_may_be_named_on_either_side_of_the_command(tools, offline):
+    for flags in [["--bootstrap", tools.bootstrap, "topics", "list"],
+                  ["topics", "list", "--bootstrap", tools.bootstrap]]:  # fmt: skip
+        assert offline(*flags).code == 0
+
+
+# --- produce and consume -------------------------------------------------------------------------
+
+
+def test_records_go_through_a_pipe_of_commands(tools):
+    tools.topic("a", *[b"line %d" % number for number in range(20_000)])
+    tools.topic("b")
+
+    result = tools.shell("seglog consume a --exit-at-end | grep 99 | seglog produce b")
+
+    expected = [b"line %d" % number for number in range(20_000) if "99" in str(number)]
+    assert (result.code, result.err) == (0, f"wrote {len(expected)} records to b\n")
+    assert tools.values("b") == expected
+
+
+def test_a_reader_that_has_seen_enough_ends_consume_quietly(tools):
+    tools.topic("long", *[b"x" * 100] * 20_000)
+
+    result = tools.shell("seglog consume long --from earliest | head -n 2")
+
+    assert result == (0, ("x" * 100 + "\n") * 2, "")
+
+
+def test_files_and_standard_input_are_read_in_the_order_given(tools, tmp_path):
+    tools.topic("files")
+    (tmp_path / "one").write_bytes(b"1\n\n2")
+    (tmp_path / "two").write_bytes(b"\xff\r\n")
+
+    assert (
+        tools("produce", "files", tmp_path / "one", "-", tmp_path / "two", given="in\n").code == 0
+    )
+
+    assert tools.values("files") == [b"1", b"", b"2", b"in", b"\xff\r"]
+
+
+def test_a_slow_pipe_is_passed_on_line_by_line(tools):
+    tools.topic("slow")
+    with (
+        SyncConsumer("slow", bootstrap=tools.bootstrap, start="earliest") as consumer,
+        tools.start("produce", "slow") as process,
+    ):
+        assert process.stdin is not None
+        for line in (b"one", b"two"):
+            process.stdin.write(line + b"\n")
+            process.stdin.flush()
+            assert next(consumer).value == line  # before the input ends
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    assert err == b"wrote 2 records to slow\n"
+
+
+def test_keys_headers_and_times_go_in_and_come_out(tools):
+    tools.topic("rich", partitions=2)
+    flags = ["--key-separator", r"\t", "--header", "from=test", "--compression", "zstd"]
+
+    assert tools("produce", "rich", "--partition", "1", *flags, given="k1\tv1\nk2\tv2\n").code == 0
+
+    shown = tools("consume", "rich", "--exit-at-end", "--format", r"%p %o %k\t%v %h 100%%")
+    assert shown.out == "1 0 k1\tv1 from=test 100%\n1 1 k2\tv2 from=test 100%\n"
+    times = tools("consume", "rich", "--exit-at-end", "--max", "1", "--format", "%t %T").out.split()
+    assert abs(int(times[0]) / 1000 - time.time()) < 60
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", times[1])
+    narrow = ["--filter", "key=k2", "--filter", "header:from=test", "--filter", "text=v"]
+    assert tools("consume", "rich", "--exit-at-end", *narrow).out == "v2\n"
+
+
+def test_what_consume_writes_as_json_produce_reads(tools):
+    tools.topic("source")
+    tools.topic("copy")
+    lines: list[dict[str, object]] = [
+        {"value": "text", "key": "k", "headers": {"h": "v"}, "timestamp": "2026-01-31T12:00:00Z"},
+        {"value": base64.b64encode(b"\xff\0").decode(), "value_encoding": "base64"},
+        {"key": "gone", "timestamp": 1_700_000_000_123, "partition": 0},
+    ]
+    given = "\n".join(map(json.dumps, lines))
+    assert tools("produce", "source", "--format", "json", given=given).code == 0
+
+    result = tools.shell(
+        "seglog consume source --exit-at-end --output json | seglog produce copy --format json;"
+        "seglog consume copy --exit-at-end --output json"
+    )
+
+    text, raw, tombstone = map(json.loads, result.out.splitlines())
+    assert (text["key"], text["value"], text["headers"]) == ("k", "text", [["h", "v"]])
+    assert (text["timestamp"], text["offset"]) == ("2026-01-31T12:00:00.000000Z", 0)
+    assert (raw["value"], raw["value_encoding"]) == (lines[1]["value"], "base64")
+    assert (tombstone["key"], tombstone["value"]) == ("gone", None)
+    assert tombstone["timestamp"] == "2023-11-14T22:13:20.123000Z"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--from", "7", "--exit-at-end"], "789"),
+        (["--from", "-2", "--exit-at-end"], "89"),
+        (["--from", "2", "--to", "5"], "234"),
+        (["--from", "1700000008000", "--to", "latest"], "89"),
+        (["--to", "2023-11-14T22:13:22Z"], "01"),
+        (["--from", "earliest", "--max", "3"], "012"),
+    ],
+)
+def test_a_part_is_chosen_by_offset_count_or_time(tools, flags, expected):
+    if not (tools.data / "topic-parts").exists():
+        tools.topic("parts")
+        start_us = 1_700_000_000_000_000
+        times = [start_us + number * 1_000_000 for number in range(10)]
+        tools.write("parts", *[b"%d" % number for number in range(10)], timestamps=times)
+
+    assert tools("consume", "parts", *flags).out.split() == list(expected)
+
+
+def test_following_goes_on_until_ctrl_c(tools):
+    tools.topic("followed", b"old")
+    with tools.start("consume", "followed", "--from", "earliest") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"old\n"
+        tools.write("followed", b"new")
+        assert process.stdout.readline() == b"new\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_group_goes_on_where_it_stopped(tools):
+    tools.topic("grouped", *[b"%d" % number for number in range(6)])
+    shared = ["consume", "grouped", "--group", "readers", "--from", "earliest"]
+
+    assert tools(*shared, "--max", "2").out == "0\n1\n"
+    assert tools(*shared, "--exit-at-end").out == "2\n3\n4\n5\n"
+    assert tools(*shared, "--exit-at-end").out == ""
+
+
+def test_a_bad_line_is_named_and_what_came_before_is_written(tools):
+    tools.topic("lines")
+    broken = '{"value": "good"}\n{"value": 5}\n'
+
+    for given, flags, part in [
+        (broken, ["--format", "json"], "line 2"),
+        ("a=1\nb", ["--key-separator", "="], "line 2"),
+    ]:
+        assert_refused(tools("produce", "lines", *flags, given=given), 1, part)
+
+
+def test_old_records_are_deleted(tools):
+    tools.topic("old", *[b"%d" % number for number in range(10)])
+    where = ["records", "delete", "old", "--partition", "0"]
+
+    assert tools(*where, "--before", "4", "--yes").err == "old/0 starts at offset 4; it was 0\n"
+    assert tools("consume", "old", "--exit-at-end", "--max", "1").out == "4\n"
+    assert tools(*where, "--before", "all", "--yes").err == "old/0 starts at offset 10; it was 4\n"
+
+
+# --- a terminal ----------------------------------------------------------------------------------
+
+
+def shown_on_terminal(tools: Tools, *arguments: str, typed: str = "") -> str:
+    """What a command shows on a terminal; `typed` is entered once it asks."""
+    master, end = pty.openpty()
+    shown = ""
+    with subprocess.Popen(
+        [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
+        stdin=end, stdout=end, stderr=end,
+    ) as process:  # fmt: skip
+        os.close(end)
+        while select.select([master], [], [], TIMEOUT_S)[0]:
+            try:
+                data = os.read(master, 65536)
+            except OSError:  # Linux: the other end is closed
+                break
+            shown += data.decode()
+            if not data:
+                break
+            if typed and shown.endswith("[y/N]: "):
+                os.write(master, typed.encode())
+                typed = ""
+        process.wait(TIMEOUT_S)
+    os.close(master)
+    return shown
+
+
+def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
+    tools.topic("seen", b"\x1b[31mred\x07 \xff")
+
+    table = shown_on_terminal(tools, "topics", "list")
+    assert "┃" in table
+    assert "\x1b[1m" in table  # bold
+    assert re.search(r"│ seen +│ 1 +│", table)
+    shown = shown_on_terminal(tools, "consume", "seen", "--exit-at-end")
+    assert shown == "\\x1b[31mred\\x07 \\xff\r\n"
+    asked = shown_on_terminal(tools, "topics", "delete", "seen", typed="n\n")
+    assert "Delete seen with about 1 record?" in asked
+    assert "seen\t1" in tools("topics", "list").out
+    asked = shown_on_terminal(tools, "topics", "delete", "seen", typed="y\n")
+    assert "deleted seen" in asked
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_down_is_told_at_once(offline):
+    for arguments in [["topics", "list"], ["consume", "x"], ["produce", "x"]]:
+        assert_refused(offline(*arguments), 1, offline.bootstrap, "refused", "seglog serve")
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "parts"),
+    [
+        (1, ["consume", "nope"], ["no topic nope", "seglog topics create"]),
+        (1, ["produce", "nope"], ["no topic nope", "seglog topics create"]),
+        (1, ["consume", "wrong", "--partition", "7"], ["1 partitions", "no 7"]),
+        (2, ["consume", "wrong", "--from", "99"], ["--from", "offset 99", "0: 0 to 2"]),
+        (2, ["topics", "create", "x", "--config", "retention=1"], ["retention", "retention.ms"]),
+    ],
+)
+def test_a_mistake_that_the_broker_finds_is_told_in_one_line(tools, code, arguments, parts):
+    if "wrong" in arguments and not (tools.data / "topic-wrong").exists():
+        tools.topic("wrong", b"a", b"b")
+
+    assert_refused(tools(*arguments, given="line\n"), code, *parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["consume", "t", "--from", "noon"], ["--from", "'noon'", "2026-01-31"]),
+        (["consume", "t", "--to", "earliest"], ["--to", "'earliest'"]),
+        (["consume", "t", "--format", "%x"], ["--format", "'%x'", "%k"]),
+        (["consume", "t", "--filter", "k"], ["--filter", "header:NAME"]),
+        (["consume", "t", "--group", "g", "--to", "5"], ["--group", "--to"]),
+        (["produce", "t", "missing.txt"], ["missing.txt"]),
+        (["produce", "t", "--header", "h"], ["--header", "NAME=VALUE"]),
+        (["topics", "create", "x", "--config", "segment.bytes=no"], ["segment.bytes", "'no'"]),
+        (["topics", "create", "x", "--config", "retention.ms"], ["--config", "KEY=VALUE"]),
+        (["topics", "alter", "t"], ["nothing to change"]),
+        (["records", "delete", "t", "--partition", "0", "--before", "x"], ["--before"]),
+        (["segments", "t", "--verify"], ["topic-t"]),
+        (["segments", ".", "--verify", "--dump"], ["one at a time"]),
+        (["topics", "list", "--bootstrap", "host:port"], ["host:port"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_before_anything_is_begun(arguments, parts, capsys):
+    code = run(arguments)  # here: a process each would only take longer
+    assert_refused(Result(code, *capsys.readouterr()), 2, *parts)
+
+
+# --- segments ------------------------------------------------------------------------------------
+
+
+def logs(data: Path) -> list[Path]:
+    return sorted((data / "topic-t" / "partition-0").glob("*.log"))
+
+
+def test_a_running_brokers_segments_are_listed_dumped_and_checked(tools):
+    tools.topic("live", b"a", b"b", segment_bytes=1 << 20)
+    folder = tools.data / "topic-live"
+
+    listed = tools("segments", "live").out
+    assert re.fullmatch(r"live/0\t00000000\.log\t0\t2\t\d+\tno\n", listed)
+    assert tools("segments", folder).out == listed  # the files say what the broker says
+    fields = tools("segments", folder / "partition-0", "--dump").out.split("\t")
+    assert fields[:6] == ["live/0", "00000000.log", "0", "0", "2", "2"]
+    assert tools("segments", folder, "--verify").code == 0
+    assert_refused(tools("segments", folder, "--repair"), 1, "in use", "Stop it first")
+
+
+def test_segments_of_a_stopped_broker_are_listed_with_their_ranges(stopped, offline):
+    rows = json.loads(offline("segments", stopped, "--output", "json").out)
+
+    assert len(rows) > 1
+    assert [row["start_offset"] for row in rows[1:]] == [row["end_offset"] for row in rows[:-1]]
+    assert (rows[0]["start_offset"], rows[-1]["end_offset"]) == (0, 30)
+    assert [row["is_sealed"] for row in rows] == [True] * (len(rows) - 1) + [False]
+    dumped = offline("segments", stopped, "--dump", "--output", "json").out.splitlines()
+    assert [json.loads(line)["base_offset"] for line in dumped] == list(range(30))
+
+
+def test_a_flipped_bit_is_found_and_its_place_told(stopped, offline):
+    path = logs(stopped)[0]
+    data = bytearray(path.read_bytes())
+    data[90] ^= 1
+    path.write_bytes(data)
+
+    result = offline("segments", stopped / "topic-t", "--verify")
+
+    assert result.code == 1
+    assert result.out.endswith("\tdamaged\n")
+    (line,) = result.err.splitlines()
+    assert line.startswith(f"{path}, byte 0, offset 0: ")
+
+
+def test_a_torn_tail_is_no_damage_and_repair_cuts_it(stopped, offline):
+    path = logs(stopped)[-1]
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"torn")
+    checked = offline("segments", stopped, "--verify")
+    assert (checked.code, checked.err) == (
+        0, f"{path}, byte {size}, offset 30: a torn tail of 4 bytes, cut when a broker starts\n"
+    )  # fmt: skip
+
+    result = offline("segments", stopped, "--repair")
+
+    assert result.code == 0
+    assert "cutting 4 bytes behind offset 30" in result.out
+    assert path.stat().st_size == size
+    assert "nothing had to be done" in offline("segments", stopped, "--repair").err
+
+
+def test_lost_and_damaged_indexes_are_rebuilt_as_they_were(stopped, offline):
+    indexes = sorted((stopped / "topic-t" / "partition-0").glob("*.index"))
+    before = [path.read_bytes() for path in indexes]
+    indexes[0].unlink()
+    indexes[1].write_bytes(b"x" * 70)
+    checked = offline("segments", stopped, "--verify")
+    assert (checked.code, checked.err.count("\n")) == (1, 1)
+    assert str(indexes[1]) in checked.err
+
+    result = offline("segments", stopped / "topic-t" / "partition-0", "--repair")
+
+    assert result.out.count("rebuilt the index of") == 2
+    assert [path.read_bytes() for path in indexes] == before
+    assert offline("segments", stopped, "--verify").code == 0
+
+
+def test_a_folder_that_holds_no_topics_is_told(offline, tmp_path):
+    assert_refused(offline("segments", tmp_path), 1, "holds no topics", "seglog serve --data")
+    assert_refused(offline("segments", tmp_path / "no"), 1, "not a folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the document --------------------------------------------------------------------------------
+
+
+def test_the_reference_is_made_from_the_code():
+    found = re.search(
+        r"<!-- generated: cli-reference -->\n(.*?)\n<!-- /generated -->", DOCUMENT, re.DOTALL
+    )
+    assert found
+    assert found[1] == docs_cli.cli_reference(), "run scripts/update-docs"
+
+
+def test_the_examples_of_the_document_run_and_print_what_it_says(tools):
+    found = re.search(r"```sh\n(.*?)```.*?```text\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert found
+    with embedded_blocking() as broker:
+        result = Tools(broker.bootstrap, broker.data).shell(found[1])
+
+    assert (result.code, result.out) == (0, found[2]), result.err
