@@ -15,8 +15,9 @@ from typing import Annotated, Final
 import typer
 
 from . import __version__
-from .commands import serve
-from .protocol.errors import BadConfig, SeglogError
+from .commands import consume, node, produce, records, segments, serve, topics
+from .commands.common import DEFAULT_BOOTSTRAP
+from .protocol.errors import BadConfig, SeglogError, UnknownTopic
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
@@ -29,6 +30,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
+app.command()(node.node)
+app.add_typer(topics.topics)
+app.command()(produce.produce)
+app.command()(consume.consume)
+app.add_typer(records.records)
+app.command()(segments.segments)
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,6 +56,14 @@ def options(
         bool,
         typer.Option("--debug", help="Show the traceback of an error. May stand anywhere."),
     ] = False,
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="SEGLOG_BOOTSTRAP",
+            help="The broker, for all commands that use one. May also stand behind the command.",
+        ),
+    ] = DEFAULT_BOOTSTRAP,
 ) -> None:
     """A durable, partitioned, append-only log for Python and Spark."""
 
@@ -71,17 +86,23 @@ def run(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if debug:
-            raise
+            import traceback  # noqa: PLC0415 - only here
+
+            traceback.print_exc()
         message, code = explain(error)
-        typer.echo(f"seglog: {' '.join(message.split())}", err=True)
+        if message:
+            typer.echo(f"seglog: {' '.join(message.split())}", err=True)
         return code
     return code if isinstance(code, int) else 0
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """What to tell of an error, in one line, and the exit code."""
+    """What to tell of an error, in one line (or nothing, if it was told), and the exit code."""
     if isinstance(error, BadConfig):
         return str(error), EXIT_USAGE
+    if isinstance(error, UnknownTopic):
+        advice = "Check the spelling (seglog topics list), or create it (seglog topics create)"
+        return f"{error.what}. {advice}", EXIT_FAILURE
     if isinstance(error, SeglogError):
         return str(error), EXIT_FAILURE
     # typer's own errors have had several base classes over its versions, and this method in all.
@@ -89,7 +110,8 @@ def explain(error: Exception) -> tuple[str, int]:
     if format_message is not None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "seglog"
-        return f"{format_message()} Try: {command} --help", EXIT_USAGE
+        message = format_message()  # empty where the help has been shown already
+        return f"{message} Try: {command} --help" if message else "", EXIT_USAGE
     if isinstance(error, OSError):
         return f"{error}. Run again with --debug for the details", EXIT_FAILURE
     return f"{type(error).__name__}: {error}. Run again with --debug for the details", EXIT_FAILURE

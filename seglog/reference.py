@@ -1,4 +1,4 @@
-"""The parts of the documentation that are made from the code: scripts/update-docs puts them in place."""
+"""The parts of the documentation that are made from the code, for scripts/update-docs."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _run(config: BrokerConfig) -> None:
 
 
 def _told(error: SeglogError, config: BrokerConfig) -> str | None:
-    """The message for what the operating system refused and a flag can change; None for the rest."""
+    """What to tell where the system refused something that a flag can change; None elsewhere."""
     cause = error.__cause__
     if isinstance(cause, socket.gaierror):
         return f"{error.what}. Give an address of this machine as --host"
