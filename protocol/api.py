@@ -163,6 +163,28 @@ def encode_error(correlation_id: int, error: m.WireError) -> bytes:
     return _encode([correlation_id, error, None])
 
 
+def told_errors(api: Api, response: m.Message) -> list[int]:
+    """The codes of the errors that single entries of a response carry: of one topic, one
+    partition. The response as a whole succeeded.
+    """
+    return [
+        entry.error.code
+        for field in _ENTRY_FIELDS[api.key]
+        for entry in getattr(response, field)
+        if entry.error is not None
+    ]
+
+
+def _entry_fields(response: type[m.Message]) -> list[str]:
+    """The lists of a response whose entries may carry an error."""
+    found = []
+    for field in msgspec.structs.fields(response):
+        entry = _message_in(field.type)
+        if entry is not None and "error" in entry.__struct_fields__:
+            found.append(field.name)
+    return found
+
+
 def _named(message: type[m.Message], reason: str) -> str:
     """msgspec says `$[3][0][2]`; people say `partitions[0].offset`."""
     return _PATH.sub(lambda path: f"`{_field_names(message, path[1])}`", reason)
@@ -191,3 +213,6 @@ def _message_in(kind: Any) -> type[m.Message] | None:
     if isinstance(kind, type) and issubclass(kind, m.Message):
         return kind
     return next(filter(None, map(_message_in, get_args(kind))), None)
+
+
+_ENTRY_FIELDS: Final = {api.key: _entry_fields(api.response) for api in APIS.values()}

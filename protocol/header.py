@@ -48,6 +48,8 @@ _HEADER = struct.Struct("<QqIIIIBBHIIIqIIqq")
 _PREFIX = struct.Struct("<QqII")
 _PREFIX_CRC = struct.Struct("<I")
 _BODY = struct.Struct("<BBHIIIqIIqq")  # 32 to 79: what the payload checksum covers first
+_OFFSET = struct.Struct("<Q")
+_COUNT = struct.Struct("<16xI16xI")  # length and record_count
 _HOP = struct.Struct("<QqIII8xII")  # the prefix, then record_count and offset_span
 
 assert _HEADER.size == HEADER_BYTES
@@ -167,6 +169,25 @@ def hop(buffer: Buffer, position: int) -> Hop:
     if crc32c(buffer[position : position + 24]) != crc or length < HEADER_BYTES:
         raise DamagedBatch(f"the header at byte {position} fails its checksum")
     return Hop(base, append_time, length, epoch, base + span)
+
+
+def base_offset_at(buffer: Buffer, position: int) -> int:
+    """The base offset of the stored batch at `position`; nothing is checked."""
+    offset: int = _OFFSET.unpack_from(buffer, position)[0]
+    return offset
+
+
+def count_records(buffer: Buffer) -> int:
+    """The records of stored batches back to back, by their headers; nothing is checked.
+
+    A damaged length may give a wrong number, but no endless loop.
+    """
+    records = position = 0
+    while len(buffer) - position >= HEADER_BYTES:
+        length, count = _COUNT.unpack_from(buffer, position)
+        records += count
+        position += max(length, HEADER_BYTES)
+    return records
 
 
 def check_header(header: BatchHeader, length: int, *, max_bytes: int = MAX_BATCH_BYTES) -> None:

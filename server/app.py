@@ -27,8 +27,10 @@ from .connection import Connection
 from .group_service import GroupService
 from .housekeeping import Housekeeping
 from .listener import Listener
+from .metrics import Metrics
 from .producer_ids import ProducerIds
 from .router import Router
+from .scrape import Scraper
 from .storage.checked_file import read_checked, write_checked
 from .storage.filesystem import FileSystem, storage_error
 from .storage.folder import DataFolder
@@ -56,7 +58,10 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, fs: FileSystem | None = None) -> None:
         self.config = config
-        self._fs = fs or FileSystem()
+        self.metrics = Metrics()
+        self.fs = fs or FileSystem()
+        self.fs.on_sync = self.metrics.synced
+        self.scraper = Scraper(self)
         self.port = 0
         self.cluster_id = ""
         self.readers = ThreadPoolExecutor(config.reader_threads, "seglog-reader")
@@ -67,23 +72,24 @@ class Broker:
         """Open everything and listen. What fails here leaves nothing open."""
         config = self.config
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        self.folder = DataFolder(self._fs, config.data, open_segments=config.open_segments)
+        self.folder = DataFolder(self.fs, config.data, open_segments=config.open_segments)
         try:
             self.cluster_id = self._read_cluster_id()
-            self.producer_ids = ProducerIds(self._fs, self.folder.path)
-            self._journal = Journal(self._fs, self.folder.path, config.journal_bytes)
+            self.producer_ids = ProducerIds(self.fs, self.folder.path)
+            self.journal = Journal(self.fs, self.folder.path, config.journal_bytes)
             self.writer = Writer(
-                self._journal,
+                self.journal,
                 asyncio.get_running_loop(),
                 max_queued_bytes=config.max_queued_bytes,
+                metrics=self.metrics,
             )
-            self.topics = Topics(self.folder, self.writer, config)
+            self.topics = Topics(self.folder, self.writer, config, self.metrics)
             self.topics.open_all()
             self.transactions = Transactions(self)
             self.transactions.load()
             self.groups = GroupService(self)
             self.groups.load()
-            self.listener = Listener(config, Router(self))
+            self.listener = Listener(config, Router(self), self.metrics)
             self.port = await self.listener.start()
         except OSError as error:
             self._give_up_start()
@@ -121,7 +127,7 @@ class Broker:
         await self.writer.stop()
         self.readers.shutdown(wait=True, cancel_futures=True)
         self.topics.close_all()
-        self._journal.close()
+        self.journal.close()
         self.folder.close()
         logger.info("stopped")
 
@@ -136,9 +142,9 @@ class Broker:
 
     def _read_cluster_id(self) -> str:
         path = f"{self.folder.path}/{_CLUSTER_FILE}"
-        if not self._fs.exists(path):
-            write_checked(self._fs, path, _CLUSTER_MAGIC, uuid.uuid4().hex)
-        return str(read_checked(self._fs, path, _CLUSTER_MAGIC))
+        if not self.fs.exists(path):
+            write_checked(self.fs, path, _CLUSTER_MAGIC, uuid.uuid4().hex)
+        return str(read_checked(self.fs, path, _CLUSTER_MAGIC))
 
 
 async def serve(

@@ -123,6 +123,16 @@ class BrokerConfig(
     #: How long a stop may take before connections that still wait are closed.
     shutdown_timeout_ms: Milliseconds = 10_000
 
+    # --- metrics ---
+    #: Topics that metrics show one by one; sums count all of them.
+    metrics_max_topics: Annotated[int, Meta(ge=0)] = 1_000
+    #: Partitions that metrics show one by one.
+    metrics_max_partitions: Annotated[int, Meta(ge=0)] = 2_000
+    #: Groups that metrics show one by one.
+    metrics_max_groups: Annotated[int, Meta(ge=0)] = 200
+    #: Bookmarks (one for each group and partition) that metrics show, with their lag.
+    metrics_max_group_partitions: Annotated[int, Meta(ge=0)] = 10_000
+
     #: Defaults of topics' own settings.
     topic: LogConfig = LogConfig()
 

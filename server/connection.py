@@ -16,6 +16,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..protocol.api import encode_error
@@ -25,6 +26,7 @@ from ..protocol.frame import FrameReceiver, pack_frame
 from ..protocol.header import Buffer
 from ..protocol.messages import WireError
 from .fetch_waiters import FetchWaiter
+from .metrics import UNKNOWN_API
 
 if TYPE_CHECKING:
     from .listener import Listener
@@ -53,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         config = listener.config
         self._listener = listener
         self._config = config
+        self._metrics = listener.metrics
         self._receiver = FrameReceiver(listener.receive_buffer, config.max_frame_bytes)
         self._loop = listener.loop
         self._backlog: deque[bytes | bytearray] = deque()
@@ -65,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_refused = False
         self._linger: asyncio.TimerHandle | None = None
         self._in_flight_bytes = 0
-        self._in_flight: dict[int, int] = {}  # a request's place -> its bytes
+        self._in_flight: dict[int, tuple[int, float]] = {}  # a place -> bytes, when it was begun
         self._next_place = 0
         self._transport: asyncio.Transport | None = None
         self.waiters: set[FetchWaiter] = set()
@@ -98,9 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_refused:
             return
         self.last_active = self._loop.time()
+        self._metrics.received_bytes += nbytes
         try:
             frames = self._receiver.received(nbytes)
         except SeglogError as error:
+            self._metrics.failed(UNKNOWN_API, error.code)
+            self._metrics.connections_closed["unreadable"] += 1
             self.refuse(error)  # where the next frame begins is not known any more
             return
         for frame in frames:
@@ -153,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
             "closing %s (%s): it took no answer for %d ms (slow.reader.timeout.ms)",
             self.address, self.client_name, self._config.slow_reader_timeout_ms,
         )  # fmt: skip
+        self._metrics.connections_closed["slow_reader"] += 1
         self.abort()
 
     # --- requests --------------------------------------------------------------------------------
@@ -160,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, frame: bytes | bytearray) -> None:
         place = self._next_place
         self._next_place += 1
-        self._in_flight[place] = len(frame)
+        self._in_flight[place] = len(frame), perf_counter()
         self._in_flight_bytes += len(frame)
         if (
             len(self._in_flight) >= self._config.max_in_flight_requests
@@ -169,13 +176,24 @@ class Connection(asyncio.BufferedProtocol):
             self._pause(_Pause.IN_FLIGHT)
         self._listener.handle(self, place, frame)
 
-    def respond(self, place: int, parts: Sequence[Buffer]) -> None:
-        """Answer the request at `place`; called once for each, even if nobody reads it any more."""
-        self._in_flight_bytes -= self._in_flight.pop(place, 0)
+    def respond(
+        self, place: int, parts: Sequence[Buffer], api_key: int, waited_s: float = 0.0
+    ) -> None:
+        """Answer the request at `place`; called once for each, even if nobody reads it any more.
+
+        `waited_s` is what it took because its client asked it to wait, not because of the broker.
+        """
+        taken = self._in_flight.pop(place, None)
+        if taken is not None:
+            length, begun = taken
+            self._in_flight_bytes -= length
+            self._metrics.requests[api_key].observe(perf_counter() - begun - waited_s)
         if self._transport is not None and not self._is_refused:
             frame = pack_frame(parts)
+            length = sum(map(len, frame))
+            self._metrics.sent_bytes += length
             if self._slow_reader is not None:
-                self._unsent_when_watched += sum(map(len, frame))
+                self._unsent_when_watched += length
             self._transport.writelines(frame)
             self.last_active = self._loop.time()
         if self._paused & _Pause.CLOSING:
@@ -231,6 +249,15 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """Whether a request waits for its answer, or an answer waits to be taken."""
         return bool(self._in_flight or self._backlog or self.unsent_bytes)
+
+    @property
+    def in_flight_requests(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Of requests that wait for an answer."""
+        return self._in_flight_bytes
 
     @property
     def unsent_bytes(self) -> int:

@@ -134,6 +134,7 @@ class GroupCommit:
             log.publish()
             if staged.length:
                 grown[partition] = staged.length
+            _count(partition, staged)
             for append, outcome in zip(appends, staged.results, strict=True):
                 append.outcome = outcome
 
@@ -157,6 +158,17 @@ class GroupCommit:
 def _set_outcomes(appends: Sequence[Append], outcome: Outcome) -> None:
     for append in appends:
         append.outcome = outcome
+
+
+def _count(partition: Partition, staged: Staged) -> None:
+    """A log's share of a group at once: offsets tell the records, no batch is looked at."""
+    batches = len(staged.batches)
+    if batches:
+        first_offset = staged.batches[0][0]
+        partition.traffic.appended(staged.end_offset - first_offset, batches, staged.length)
+    if batches < len(staged.results):
+        repeated = [r for r in staged.results if isinstance(r, AppendResult) and r.is_duplicate]
+        partition.traffic.repeated(len(repeated))
 
 
 def _give_up(

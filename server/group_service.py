@@ -161,6 +161,11 @@ class GroupService:
         """Return once everything that was known when this was called may be told."""
         await self._store.saved()
 
+    @property
+    def parked_heartbeats(self) -> int:
+        """How many heartbeats wait for something to tell."""
+        return len(self._parked)
+
     def check_served(self) -> None:
         if self._failure is not None:
             raise self._failure

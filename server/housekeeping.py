@@ -77,8 +77,10 @@ class Housekeeping:
                 return
             except (SeglogError, OSError) as error:
                 if not partition.is_deleted:
+                    self._broker.metrics.housekeeping_failures += 1
                     logger.error("%s: %s", log.name, error)
             except Exception:  # a defect of ours: the other logs, and the next round, are not its
+                self._broker.metrics.housekeeping_failures += 1
                 logger.exception("%s: housekeeping failed", log.name)
 
     async def _tidy(self, log: Log) -> None:
@@ -89,6 +91,7 @@ class Housekeeping:
                 return
             log.roll_if_due(now_us)
             for gone in apply_retention(log, now_us):
+                self._broker.metrics.deleted_segments += 1
                 logger.info("%s: retention removed %s", log.name, gone.file)
             log.producers.expire(now_us - log.config.producer_expiry_ms * 1000)
 
@@ -124,6 +127,8 @@ class Housekeeping:
             return  # retention was quicker, and took a file away: the next round looks again
         if cleaned is not None:
             await self._broker.writer.run(partial(compaction.commit, log, cleaned, now_us))
+            self._broker.metrics.compactions += 1
+            self._broker.metrics.compacted_records += cleaned.removed_records
             logger.info("%s: compaction removed %d records", log.name, cleaned.removed_records)
 
 

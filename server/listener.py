@@ -14,6 +14,7 @@ from ..protocol.errors import CannotListen, ShuttingDown, TooManyConnections
 from ..protocol.frame import SHARED_BUFFER_BYTES
 from .config import BrokerConfig
 from .connection import Connection
+from .metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,9 @@ class RequestHandler(Protocol):
 class Listener:
     """Takes connections until it is closed."""
 
-    def __init__(self, config: BrokerConfig, handle: RequestHandler) -> None:
+    def __init__(self, config: BrokerConfig, handle: RequestHandler, metrics: Metrics) -> None:
         self.config = config
+        self.metrics = metrics
         self.handle = handle
         self.loop = asyncio.get_running_loop()
         # One for all: it is filled and emptied without a wait in between.
@@ -59,14 +61,19 @@ class Listener:
     def admit(self, connection: Connection) -> None:
         """Count a new connection, or refuse it."""
         config = self.config
+        refused = self.metrics.connections_refused
         if self._is_closing:
+            refused["shutting_down"] += 1
             raise ShuttingDown("the broker is stopping")
         if len(self.connections) >= config.max_connections:
+            refused["max.connections"] += 1
             raise TooManyConnections(f"max.connections allows {config.max_connections}")
         if self._by_address[connection.address] >= config.max_connections_per_address:
+            refused["max.connections.per.address"] += 1
             raise TooManyConnections(
                 f"max.connections.per.address allows {config.max_connections_per_address}"
             )
+        self.metrics.connections_accepted += 1
         self.connections.add(connection)
         self._by_address[connection.address] += 1
 
@@ -91,6 +98,7 @@ class Listener:
         oldest = self.loop.time() - timeout_s
         for connection in list(self.connections):
             if connection.last_active < oldest and not connection.is_busy:
+                self.metrics.connections_closed["idle"] += 1
                 connection.close()
         self._sweep = self.loop.call_later(timeout_s / 4, self._close_idle)
 

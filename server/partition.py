@@ -4,21 +4,39 @@ from __future__ import annotations
 
 from ..protocol.errors import SeglogError, UnknownTopic
 from .fetch_waiters import FetchWaiter
+from .metrics import TopicTraffic
 from .storage.log import Log
 
 
 class Partition:
     """Belongs to the event loop; only `log` is shared with the writer's thread."""
 
-    __slots__ = ("failure", "is_deleted", "log_or_none", "number", "topic", "topic_id", "waiters")
+    __slots__ = (
+        "failure",
+        "is_deleted",
+        "log_or_none",
+        "number",
+        "topic",
+        "topic_id",
+        "traffic",
+        "waiters",
+    )
 
-    def __init__(self, topic: str, topic_id: str, number: int, opened: Log | SeglogError) -> None:
+    def __init__(
+        self,
+        topic: str,
+        topic_id: str,
+        number: int,
+        opened: Log | SeglogError,
+        traffic: TopicTraffic,
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.number = number
         self.log_or_none = opened if isinstance(opened, Log) else None
         self.failure = None if isinstance(opened, Log) else opened
         self.is_deleted = False
+        self.traffic = traffic  # the topic's: all its partitions count there
         self.waiters: set[FetchWaiter] = set()
 
     @property

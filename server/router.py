@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.api import (
+    APIS,
     HELLO,
     Api,
     RequestEnvelope,
@@ -14,11 +15,13 @@ from ..protocol.api import (
     decode_request,
     encode_error,
     encode_response,
+    told_errors,
 )
 from ..protocol.errors import HelloRequired, InternalError, SeglogError
 from ..protocol.messages import Message, WireError
 from .connection import NO_REQUEST, Connection
 from .handlers import DIRECT, ORDINARY
+from .metrics import UNKNOWN_API
 
 if TYPE_CHECKING:
     from .app import Broker
@@ -35,16 +38,17 @@ class Router:
         self._broker = broker
 
     def __call__(self, connection: Connection, place: int, frame: bytes | bytearray) -> None:
-        correlation_id = NO_REQUEST
+        correlation_id, api_key = NO_REQUEST, UNKNOWN_API
         try:
             envelope = decode_envelope(frame)
-            correlation_id = envelope.correlation_id
+            correlation_id, api_key = envelope.correlation_id, envelope.api
             self._route(connection, place, envelope)
         except SeglogError as error:
-            self._fail(connection, place, correlation_id, error)
+            self._fail(connection, place, correlation_id, api_key, error)
         except Exception:
             logger.exception("a request failed")
-            self._fail(connection, place, correlation_id, InternalError("the request failed"))
+            fault = InternalError("the request failed")
+            self._fail(connection, place, correlation_id, api_key, fault)
 
     def _route(self, connection: Connection, place: int, envelope: RequestEnvelope) -> None:
         api, request = decode_request(envelope)
@@ -64,14 +68,25 @@ class Router:
         try:
             response = await ORDINARY[api.key](self._broker, connection, request)
         except SeglogError as error:
-            self._fail(connection, place, correlation_id, error)
+            self._fail(connection, place, correlation_id, api.key, error)
         except Exception:
             logger.exception("%s failed", api.name)
-            self._fail(connection, place, correlation_id, InternalError(f"{api.name} failed"))
+            fault = InternalError(f"{api.name} failed")
+            self._fail(connection, place, correlation_id, api.key, fault)
         else:
-            connection.respond(place, [encode_response(correlation_id, response)])
+            for code in told_errors(api, response):
+                self._broker.metrics.failed(api.key, code)
+            connection.respond(place, [encode_response(correlation_id, response)], api.key)
 
     def _fail(
-        self, connection: Connection, place: int, correlation_id: int, error: SeglogError
+        self,
+        connection: Connection,
+        place: int,
+        correlation_id: int,
+        api_key: int,
+        error: SeglogError,
     ) -> None:
-        connection.respond(place, [encode_error(correlation_id, WireError.of(error))])
+        if api_key not in APIS:
+            api_key = UNKNOWN_API
+        self._broker.metrics.failed(api_key, error.code)
+        connection.respond(place, [encode_error(correlation_id, WireError.of(error))], api_key)

@@ -19,6 +19,7 @@ from ..protocol.errors import (
     UnknownTopic,
 )
 from .config import BrokerConfig
+from .metrics import Metrics, TopicTraffic
 from .partition import Partition
 from .storage.config import config_values
 from .storage.folder import DataFolder, Topic
@@ -39,10 +40,13 @@ def is_internal(name: str) -> bool:
 class Topics:
     """Every topic that can be served now."""
 
-    def __init__(self, folder: DataFolder, writer: Writer, config: BrokerConfig) -> None:
+    def __init__(
+        self, folder: DataFolder, writer: Writer, config: BrokerConfig, metrics: Metrics
+    ) -> None:
         self._folder = folder
         self._writer = writer
         self._config = config
+        self._metrics = metrics
         self._partitions: dict[str, list[Partition]] = {}
         self._changing = asyncio.Lock()  # one topic is made, changed or deleted at a time
         self._changes: set[asyncio.Task[Any]] = set()
@@ -53,8 +57,9 @@ class Topics:
     def open_all(self) -> None:
         """Open every log, recovering what needs it. A log that cannot be opened fails alone."""
         for topic in self._folder.topics.values():
+            traffic = self._new_traffic(topic.name)
             self._partitions[topic.name] = [
-                self._open(topic, number) for number in range(topic.partitions)
+                self._open(topic, number, traffic) for number in range(topic.partitions)
             ]
 
     def close_all(self) -> None:
@@ -92,6 +97,10 @@ class Topics:
                 f"{name} has partitions 0 to {len(partitions) - 1}, not {number}"
             )
         return partitions[number]
+
+    def snapshot(self) -> dict[str, list[Partition]]:
+        """All topics as they are now. One step, and its lists never change: any thread may ask."""
+        return self._partitions.copy()
 
     def all_partitions(self) -> Iterator[Partition]:
         for partitions in list(self._partitions.values()):
@@ -152,8 +161,9 @@ class Topics:
                 return topic, logs
 
             topic, logs = await self._writer.run(create)
+            traffic = self._new_traffic(name)
             self._partitions[name] = [
-                Partition(name, topic.id, number, log) for number, log in enumerate(logs)
+                Partition(name, topic.id, number, log, traffic) for number, log in enumerate(logs)
             ]
             self.on_change(name, topic)
             return topic
@@ -179,7 +189,8 @@ class Topics:
                 for log in logs:
                     log.config = topic.config
                 numbers = range(len(current), topic.partitions)
-                return topic, [self._open(topic, number) for number in numbers]
+                traffic = current[0].traffic
+                return topic, [self._open(topic, number, traffic) for number in numbers]
 
             topic, added = await self._writer.run(alter)
             self._partitions[name] = [*current, *added]
@@ -225,14 +236,17 @@ class Topics:
                 f"max.partitions allows {config.max_partitions}, {in_use} are in use"
             )
 
-    def _open(self, topic: Topic, number: int) -> Partition:
+    def _new_traffic(self, name: str) -> TopicTraffic:
+        return TopicTraffic(None if is_internal(name) else self._metrics.traffic)
+
+    def _open(self, topic: Topic, number: int, traffic: TopicTraffic) -> Partition:
+        opened: Log | SeglogError
         try:
-            return Partition(
-                topic.name, topic.id, number, self._folder.open_log(topic.name, number)
-            )
+            opened = self._folder.open_log(topic.name, number)
         except SeglogError as error:
             logger.error("%s/%d cannot be served: %s", topic.name, number, error.what)
-            return Partition(topic.name, topic.id, number, error)
+            opened = error
+        return Partition(topic.name, topic.id, number, opened, traffic)
 
 
 def check_not_internal(name: str) -> None:

@@ -122,6 +122,10 @@ class Transactions:
         known = self._table.get(name)
         return -1 if known is None else known.step
 
+    def snapshot(self) -> dict[str, Transaction]:
+        """The table as it is now. One step: any thread may ask."""
+        return self._table.copy()
+
     # --- staging ---------------------------------------------------------------------------------
 
     async def stage(self, name: str, step: int, topic: str, partition: int, batch: Buffer) -> int:
@@ -132,6 +136,7 @@ class Transactions:
         check_produced(batch)
         key = msgpack.packb([name, step, topic, partition])
         result = await self._staged.append([key], [bytes(batch)], self._now_us())
+        self._broker.metrics.staged_batches += 1
         return result.base_offset
 
     def _read_staged(self, name: str, step: int, position: int) -> StagedBatch:
@@ -211,6 +216,7 @@ class Transactions:
             ):
                 raise result
         await self.save(name, decided._replace(is_done=True, positions=()))
+        self._broker.metrics.published_steps += 1
 
     async def _in_reader(self, name: str, step: int, position: int) -> StagedBatch:
         loop = asyncio.get_running_loop()

@@ -21,6 +21,7 @@ from ..protocol.constants import MIB
 from ..protocol.errors import ShuttingDown
 from ..protocol.header import BatchHeader, Buffer
 from .group_commit import Append, GroupCommit, Outcome
+from .metrics import Metrics
 from .partition import Partition
 from .storage.journal import Journal
 
@@ -39,15 +40,6 @@ class _Job(NamedTuple):
     future: asyncio.Future[object]
 
 
-class GroupStats(NamedTuple):
-    """What one group was, for metrics."""
-
-    appends: int
-    logs: int
-    length: int
-    seconds: float
-
-
 class Writer:
     """Started and stopped by the loop it is given."""
 
@@ -58,11 +50,11 @@ class Writer:
         *,
         max_queued_bytes: int,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-        on_group: Callable[[GroupStats], None] = lambda _: None,
+        metrics: Metrics,
     ) -> None:
         self._group_commit = GroupCommit(journal, clock_us)
         self._loop = loop
-        self._on_group = on_group
+        self._metrics = metrics
         self._queue: queue.SimpleQueue[Append | _Job | None] = queue.SimpleQueue()
         self._left_over: list[Append] = []
         self._thread = threading.Thread(target=self._run, name="seglog-writer", daemon=True)
@@ -82,6 +74,11 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     # --- called in the loop ----------------------------------------------------------------------
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of batches that are not answered yet."""
+        return self._queued_bytes
 
     @property
     def is_full(self) -> bool:
@@ -191,9 +188,8 @@ class Writer:
         started = time.perf_counter()
         done, self._left_over, grown = self._group_commit.commit(group)
         seconds = time.perf_counter() - started
+        self._metrics.group_committed(len(done), len(grown), sum(grown.values()), seconds)
         self._call_loop(self._finish, done, grown)
-        stats = GroupStats(len(done), len(grown), sum(grown.values()), seconds)
-        self._tell(self._on_group, stats)
 
     def _call_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         try:

@@ -20,6 +20,7 @@ from seglog.protocol.errors import SeglogError
 from seglog.protocol.header import check_produced
 from seglog.server.config import BrokerConfig
 from seglog.server.group_commit import Append, GroupCommit, Outcome
+from seglog.server.metrics import Metrics
 from seglog.server.partition import Partition
 from seglog.server.storage import compaction
 from seglog.server.storage.filesystem import FileSystem
@@ -99,7 +100,12 @@ class Machine:
         self.folder = DataFolder(fs, root, open_segments=3)
         self.journal = Journal(fs, self.folder.path, journal_bytes, self._run_later)
         self.group_commit = GroupCommit(self.journal, self._tick)
-        self.topics = Topics(self.folder, _InlineWriter(), BrokerConfig())  # type: ignore[arg-type]
+        self.topics = Topics(
+            self.folder,
+            _InlineWriter(),  # type: ignore[arg-type]
+            BrokerConfig(),
+            Metrics(),
+        )
         self.topics.open_all()
 
     def _tick(self) -> int:

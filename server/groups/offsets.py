@@ -69,6 +69,19 @@ class Offsets:
                 if topic is not None and committed.topic_id == topic.id:
                     yield (name, number), committed
 
+    def snapshot(self, group: str) -> dict[str, dict[int, Committed]]:
+        """As `of_group`, by topic and partition. Each copy is one step: any thread may ask."""
+        found = {}
+        for name, bookmarks in self._groups.get(group, {}).copy().items():
+            topic = self._topics.get(name)
+            if topic is not None:
+                found[name] = {
+                    number: committed
+                    for number, committed in bookmarks.copy().items()
+                    if committed.topic_id == topic.id
+                }
+        return found
+
     def restore(self, group: str, topic: str, number: int, committed: Committed) -> None:
         """As it was saved. What belongs to a former topic goes; of a topic that is not there it
         stays, unseen: perhaps the topic only cannot be read now.

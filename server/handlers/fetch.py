@@ -10,22 +10,26 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ...protocol.api import FETCH
 from ...protocol.constants import UNKNOWN_EPOCH
 from ...protocol.errors import SeglogError
 from ...protocol.fetch_frame import FetchedPartition, fetch_response_parts
+from ...protocol.header import count_records
 from ...protocol.messages import FetchPartition, FetchRequest, WireError
 from ..fetch_waiters import FetchWaiter
 from ..partition import Partition
 from ..storage.filesystem import storage_error
+from ..storage.reading import Found
 from ..topics import check_not_internal
 
 if TYPE_CHECKING:
     from ..app import Broker
     from ..connection import Connection
 
-_NOTHING = memoryview(b"")
+_NOTHING = Found(memoryview(b""), 0, 0)
 
 
 def handle_fetch(
@@ -50,6 +54,8 @@ class _Fetch:
         "_max_bytes",
         "_place",
         "_request",
+        "_wait_began",
+        "_waited_s",
         "_waiter",
         "_warmed",
     )
@@ -71,6 +77,8 @@ class _Fetch:
         self._warmed = False
         self._is_last = request.max_wait_ms == 0
         self._waiter: FetchWaiter | None = None
+        self._wait_began = 0.0
+        self._waited_s = 0.0
 
     def attempt(self) -> None:
         """Answer, or arrange to be called again."""
@@ -79,6 +87,7 @@ class _Fetch:
             return
         results: list[FetchedPartition] = []
         partitions: list[Partition] = []
+        taken: list[tuple[Partition, Found]] = []
         cold: list[tuple[Partition, FetchPartition, int]] = []
         total = 0
         failed = False
@@ -93,11 +102,14 @@ class _Fetch:
                     cold.append((partition, asked, min(asked.max_bytes, room)))
                     found = _NOTHING
                 log = partition.log
-                results.append(FetchedPartition(None, log.log_start, log.durable_end, found))
-                total += len(found)
+                batches = found.batches
+                results.append(FetchedPartition(None, log.log_start, log.durable_end, batches))
+                if batches:
+                    taken.append((partition, found))
+                    total += len(batches)
             except SeglogError as error:
                 failed = True
-                results.append(FetchedPartition(WireError.of(error), -1, -1, _NOTHING))
+                results.append(FetchedPartition(WireError.of(error), -1, -1, b""))
         if cold and not self._warmed:
             self._warmed = True
             self._connection.start_task(self._warm(cold))
@@ -107,14 +119,15 @@ class _Fetch:
             or self._connection.is_stopping
             or total >= min(self._request.min_bytes, self._max_bytes)
         ):
+            self._count(results, taken)
             parts = fetch_response_parts(self._correlation_id, results)
-            self._connection.respond(self._place, parts)
+            self._connection.respond(self._place, parts, FETCH.key, self._waited_s)
         else:
             self._wait(partitions, self._request.min_bytes - total)
 
     def _read(
         self, partition: Partition, asked: FetchPartition, room: int, *, may_overrun: bool
-    ) -> memoryview | None:
+    ) -> Found | None:
         log = partition.log
         if asked.epoch != UNKNOWN_EPOCH:
             log.check_epoch(asked.offset, asked.epoch)
@@ -123,20 +136,32 @@ class _Fetch:
         wanted = min(asked.max_bytes, room)
         try:
             if self._warmed:  # it was brought in just now: what is not there after all is read here
-                found: memoryview | None = log.read(asked.offset, wanted)
+                found: Found | None = log.find(asked.offset, wanted)
             else:
-                found = log.read_if_cached(asked.offset, wanted)
+                found = log.find_if_cached(asked.offset, wanted)
         except OSError as error:
             partition.log  # noqa: B018  a topic that was deleted meanwhile says so
             raise storage_error(error, f"reading {log.name}") from error
         # One batch is always read whole; only the first of a response may pass the limit for it.
-        if found is not None and len(found) > room and not may_overrun:
+        if found is not None and len(found.batches) > room and not may_overrun:
             return _NOTHING
         return found
+
+    def _count(self, results: list[FetchedPartition], taken: list[tuple[Partition, Found]]) -> None:
+        """Only what is answered: an attempt that waits instead is not the last one."""
+        for partition, found in taken:
+            records = found.next_offset - found.base_offset
+            if partition.log_or_none is not None and partition.log_or_none.config.is_compacted:
+                records = count_records(found.batches)  # offsets have gaps
+            partition.traffic.fetched(records, len(found.batches))
+        for result in results:
+            if result.error is not None:
+                self._broker.metrics.failed(FETCH.key, result.error.code)
 
     def _wait(self, partitions: list[Partition], missing_bytes: int) -> None:
         self._is_last = True
         self._warmed = False
+        self._wait_began = perf_counter()
         self._waiter = FetchWaiter(
             partitions, missing_bytes, self._request.max_wait_ms / 1000, self._wake
         )
@@ -145,6 +170,8 @@ class _Fetch:
     def _wake(self) -> None:
         if self._waiter is not None:
             self._connection.waiters.discard(self._waiter)
+        self._waited_s = perf_counter() - self._wait_began
+        self._broker.metrics.fetch_wait.observe(self._waited_s)
         self.attempt()
 
     async def _warm(self, cold: list[tuple[Partition, FetchPartition, int]]) -> None:

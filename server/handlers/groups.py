@@ -31,6 +31,7 @@ from ...protocol.group_messages import (
 from ...protocol.messages import Empty, WireError
 from ..groups.offsets import by_topic
 from ..groups.state import Group, Member
+from ..lag import append_time_us, first_unread
 
 if TYPE_CHECKING:
     from ..app import Broker
@@ -152,11 +153,11 @@ def _add_lag(broker: Broker, partitions: Sequence[GroupPartition]) -> None:
             partition.log_start, partition.durable_end = log.log_start, log.durable_end
             if partition.offset == NO_OFFSET:
                 continue
-            first = max(partition.offset, partition.log_start)
+            first = first_unread(log, partition.offset)
             partition.lag_records = max(0, partition.durable_end - first)
             partition.lag_ms = 0
             if partition.lag_records:
-                appended_us = log.append_time_of(first)
+                appended_us = append_time_us(log, first)
                 if appended_us is not None:
                     partition.lag_ms = max(0, now_us - appended_us) // 1000
         except SeglogError as error:

@@ -78,7 +78,8 @@ async def _delete(broker: Broker, asked: DeleteRecordsPartition) -> DeleteRecord
 
         def delete() -> None:
             before = log.durable_end if asked.before_offset < 0 else asked.before_offset
-            log.raise_log_start(max(before, log.log_start))
+            gone = log.raise_log_start(max(before, log.log_start))
+            broker.metrics.deleted_segments += len(gone)
 
         await broker.writer.run(delete)
         return DeleteRecordsResult(None, log.log_start)

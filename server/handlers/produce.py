@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...protocol.api import encode_response
+from ...protocol.api import PRODUCE, encode_response
 from ...protocol.errors import SeglogError
 from ...protocol.header import check_produced
 from ...protocol.messages import (
@@ -27,9 +27,17 @@ if TYPE_CHECKING:
 class _Reply:
     """The answer to one produce request: sent when the last of its batches has its outcome."""
 
-    __slots__ = ("_connection", "_correlation_id", "_place", "_results", "_waiting")
+    __slots__ = ("_connection", "_correlation_id", "_metrics", "_place", "_results", "_waiting")
 
-    def __init__(self, connection: Connection, place: int, correlation_id: int, count: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        place: int,
+        correlation_id: int,
+        count: int,
+    ) -> None:
+        self._metrics = broker.metrics
         self._connection = connection
         self._place = place
         self._correlation_id = correlation_id
@@ -38,13 +46,14 @@ class _Reply:
 
     def settle(self, number: int, outcome: Outcome) -> None:
         if isinstance(outcome, SeglogError):
+            self._metrics.failed(PRODUCE.key, outcome.code)
             self._results[number] = ProduceResult(WireError.of(outcome))
         else:
             self._results[number] = ProduceResult(None, outcome.base_offset, outcome.append_time_us)
         self._waiting -= 1
         if not self._waiting:
             response = encode_response(self._correlation_id, ProduceResponse(self._results))
-            self._connection.respond(self._place, [response])
+            self._connection.respond(self._place, [response], PRODUCE.key)
 
 
 def handle_produce(
@@ -55,7 +64,7 @@ def handle_produce(
     request: ProduceRequest,
 ) -> None:
     broker.check_array(request.batches, "batches")
-    reply = _Reply(connection, place, correlation_id, len(request.batches))
+    reply = _Reply(broker, connection, place, correlation_id, len(request.batches))
     for number, produced in enumerate(request.batches):
         try:
             check_not_internal(produced.topic)

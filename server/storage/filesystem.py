@@ -17,6 +17,7 @@ import mmap
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -138,6 +139,17 @@ class File:
 class FileSystem:
     """The real disk."""
 
+    #: Told after each `sync` of a log or of the journal: which of them, and the seconds it took.
+    #: Called in whatever thread synced.
+    on_sync: Callable[[str, float], None] | None = None
+
+    def sync(self, file: File, kind: str) -> None:
+        """`file.sync`, and tell how long that took."""
+        started = time.perf_counter()
+        file.sync()
+        if self.on_sync is not None:
+            self.on_sync(kind, time.perf_counter() - started)
+
     def open(self, path: str, *, write: bool = False) -> File:
         """Open a file that is there."""
         return File(path, os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC))
@@ -180,6 +192,11 @@ class FileSystem:
         """What an ordinary user may still write on the disk that holds `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the disk that holds `path`."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> File:
         """Hold `path` until the file is closed; raises where another process has it."""

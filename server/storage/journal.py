@@ -111,6 +111,19 @@ class Journal:
         self._beside = beside
         self._wait_for_release: Callable[[], None] = lambda: None
         self._is_broken = False
+        self.groups_written = 0
+        self.bytes_written = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """How far the file that is being written is full. Any thread may ask, as for the rest."""
+        files = self._files
+        return files[self._current].end if files else 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is out of use until the next start."""
+        return self._is_broken
 
     def append(self, entries: Sequence[Entry]) -> Kept:
         """Make the entries durable. Where that is not certain the caller syncs its logs itself.
@@ -126,13 +139,15 @@ class Journal:
             return Kept.NO
         try:
             target.file.write(self._pack(entries, directory, target.generation), target.end)
-            target.file.sync()
+            self.fs.sync(target.file, "journal")
         except OSError as error:
             self._is_broken = True
             reason = storage_error(error, "writing the journal").what
             logger.error("%s; until the next start each log is synced by itself", reason)
             return Kept.PERHAPS
         target.end += total
+        self.groups_written += 1
+        self.bytes_written += total
         target.covered.update((entry.log, entry.log.active.file) for entry in entries)
         return Kept.YES
 
@@ -169,7 +184,7 @@ class Journal:
         try:
             for name in _NAMES:
                 made.append(_JournalFile(self.fs, os.path.join(self.folder, name), self.size))
-                made[-1].file.sync()
+                self.fs.sync(made[-1].file, "journal")
             self.fs.sync_folder(self.folder)
         except OSError as error:
             for unused in made:

@@ -242,7 +242,7 @@ class Log(ReadableLog):
             if file.descriptor < 0:
                 return  # closed meanwhile, and synced for that; or deleted
             try:
-                file.sync()
+                self.fs.sync(file, "log")
             except OSError as error:
                 raise self.take_offline(error, "syncing") from error
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from ...protocol.batch import decode_batch
 from ...protocol.constants import KIB, MIB
 from ...protocol.errors import DamagedLog, LogTruncated, OffsetOutOfRange
-from ...protocol.header import check_stored, hop
+from ...protocol.header import base_offset_at, check_stored, count_records, hop
 from .filesystem import storage_error
 from .log_state import LogState
 from .segment import ActiveSegment, OpenSegment, SealedSegment, SegmentCache
@@ -51,6 +51,14 @@ class Visible(NamedTuple):
     durable_end: int
     base_offset: int  # of the segment that was active when this was published
     position: int
+
+
+class Found(NamedTuple):
+    """Whole batches, and the offsets that they span: from the first one's to behind the last."""
+
+    batches: memoryview
+    base_offset: int
+    next_offset: int
 
 
 class TimePosition(NamedTuple):
@@ -102,10 +110,18 @@ class ReadableLog:
         Empty at the durable end. The slice stays valid while it is held, whatever happens to the
         log.
         """
-        return self._retry(lambda: self._read(offset, max_bytes, self._cache.open))
+        return self.find(offset, max_bytes).batches
 
     def read_if_cached(self, offset: int, max_bytes: int) -> memoryview | None:
         """As `read` where that touches no disk; None where it might: `warm` it elsewhere."""
+        found = self.find_if_cached(offset, max_bytes)
+        return found and found.batches
+
+    def find(self, offset: int, max_bytes: int) -> Found:
+        """As `read`, with the offsets of what was found."""
+        return self._retry(lambda: self._find(offset, max_bytes, self._cache.open))
+
+    def find_if_cached(self, offset: int, max_bytes: int) -> Found | None:
         opened = self._peek(offset)
         if opened is None:
             return None
@@ -116,7 +132,7 @@ class ReadableLog:
         if length > 0 and not opened.file.is_cached(length, start):
             return None
         try:
-            return self._read(offset, max_bytes, self._open_now)
+            return self._find(offset, max_bytes, self._open_now)
         except _WouldWait:
             return None
 
@@ -170,9 +186,9 @@ class ReadableLog:
                 position += header.length
         return None
 
-    def _read(
+    def _find(
         self, offset: int, max_bytes: int, opener: Callable[[SealedSegment], OpenSegment]
-    ) -> memoryview:
+    ) -> Found:
         visible, chain = self._visible, self._chain
         self._check_range(offset, visible)
         place = chain.place(offset)
@@ -180,7 +196,7 @@ class ReadableLog:
         if offset < first:
             raise DamagedLog(f"{self.name}: offsets {offset} to {first - 1} are lost", first)
         if offset == visible.durable_end:
-            return _NOTHING
+            return Found(_NOTHING, offset, offset)
         segment = self._open(chain.segments[place], opener)
         limit = _limit(segment, visible)
         start = segment.locate(offset, limit)
@@ -189,7 +205,18 @@ class ReadableLog:
             is_last = place + 1 == len(chain.bases)
             resume = visible.durable_end if is_last else chain.bases[place + 1]
             raise DamagedLog(f"{self.name}: offsets {offset} to {resume - 1} are lost", resume)
-        return segment.view[start : segment.extent(start, limit, max_bytes)]
+        end = segment.extent(start, limit, max_bytes)
+        batches = segment.view[start:end]
+        base = base_offset_at(batches, 0)
+        # A chain that is newer than `visible` has more than that tells: what is sealed is durable.
+        newest = max(visible.durable_end, chain.bases[-1])
+        if end < limit:
+            following = base_offset_at(segment.view, end)
+            if not base <= following <= newest:  # a damaged header, not yet met by a reader
+                following = base + count_records(batches)
+        else:
+            following = chain.bases[place + 1] if place + 1 < len(chain.bases) else newest
+        return Found(batches, base, following)
 
     def _check_range(self, offset: int, visible: Visible) -> None:
         if not self.log_start <= offset <= visible.durable_end:
