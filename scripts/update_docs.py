@@ -4,6 +4,8 @@ A document marks the place with a pair of comments, and keeps everything around 
 
     <!-- generated: broker-settings -->
     <!-- /generated -->
+
+Files that are no documents are made whole.
 """
 
 import importlib
@@ -19,9 +21,11 @@ sys.path.insert(0, str(DOCS.parent))  # so that the files find each other as scr
 GENERATED: dict[str, Callable[[], str]] = {
     "broker-settings": reference.broker_settings,
     "topic-settings": reference.topic_settings,
+    "metrics": reference.metrics,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
 }
+FILES: dict[str, Callable[[], str]] = importlib.import_module("scripts.docs_dashboard").FILES
 PLACE = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- /generated -->)", re.DOTALL
 )
@@ -38,9 +42,9 @@ def main(arguments: list[str]) -> None:
     if arguments not in ([], ["--check"]):
         raise SystemExit("usage: update_docs.py [--check]")
     stale = []
-    for path in sorted(DOCS.rglob("*.md")):
-        before = path.read_text(encoding="utf-8")
-        after = updated(before)
+    for path in [*sorted(DOCS.rglob("*.md")), *(DOCS / name for name in FILES)]:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        after = FILES[path.name]() if path.name in FILES else updated(before)
         if after != before:
             stale.append(str(path.relative_to(DOCS.parent)))
             if not arguments:

@@ -30,22 +30,28 @@ from .server.scrape import Row
 if TYPE_CHECKING:
     from .server.app import Broker
 
-_SHARE: Final = 0.25  # of one thread's time goes into a scrape
-_STRETCH_S: Final = 0.002  # so long it works at a time
+SHARE: Final = 0.4  # of one thread's time goes into a scrape: the loop keeps the interpreter
+STRETCH_S: Final = 0.002  # so long it works at a time
 _SAMPLES_A_PAUSE: Final = 100
 
 
 class Pacer:
     """Called often by long work beside the loop: sleeps when it had its share of the time."""
 
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._began = clock()
 
     def __call__(self) -> None:
-        worked = time.perf_counter() - self._began
-        if worked > _STRETCH_S:
-            time.sleep(worked * (1 - _SHARE) / _SHARE)
-            self._began = time.perf_counter()
+        worked = self._clock() - self._began
+        if worked > STRETCH_S:
+            self._sleep(worked * (1 - SHARE) / SHARE)
+            self._began = self._clock()
 
 
 class _PacedSamples(list[Sample]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .server.metrics_table import METRICS
 from .server.settings_table import Setting, settings_table
 
 TOPIC_PREFIX = "topic."
@@ -17,6 +18,17 @@ def broker_settings() -> str:
 def topic_settings() -> str:
     """A Markdown table of the settings of a topic, by the names that the topic knows them by."""
     return _table(row for row in settings_table().values() if row.key.startswith(TOPIC_PREFIX))
+
+
+def metrics() -> str:
+    """A Markdown table of everything that /metrics has of the broker's own."""
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{name}`' for name in metric.labels)} "
+        f"| {metric.help} |"
+        for metric in METRICS
+    ]
+    return "\n".join(rows)
 
 
 def _table(settings: Iterable[Setting]) -> str:

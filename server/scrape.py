@@ -3,8 +3,8 @@
     counters    read as they are: plain numbers, each changed by one thread alone
     the rest    topics, logs, groups, connections: asked now, from copies that are made in one step
 
-Call it in a thread beside the loop: it takes no lock that traffic waits for, works a quarter of the
-time, and shows no more than `metrics.max.…` allow; what it leaves out it says.
+Call it in a thread beside the loop: it takes no lock that traffic waits for, pauses as often as it
+is told to, and shows no more than `metrics.max.…` allow; what it leaves out it says.
 
 Promise: log start ≤ durable end ≤ log end in what one scrape shows of a log, and no counter is
 lower than in the scrape before.

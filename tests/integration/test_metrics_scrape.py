@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from seglog import Admin, Consumer, Producer
-from seglog.prometheus import exposition
+from seglog.prometheus import SHARE, Pacer
 from seglog.protocol import api, messages
 from seglog.protocol.batch import encode_batch
 from seglog.server.app import Broker
+from seglog.server.metrics_table import LAG_RECORDS
 
 from tests.brokers import NOON_US, RawClient, running_broker
 from tests.metrics import Scrape
@@ -262,11 +263,14 @@ async def test_scrapes_during_full_load_see_counters_grow_and_lose_nothing(broke
             )
 
 
-async def test_a_large_scrape_does_not_keep_producers_waiting(tmp_path: Path):
-    """Ten thousand bookmarks: while that is read and written down, produces are answered."""
-    groups, partitions = 50, 200
+async def test_a_large_scrape_lets_others_work_again_and_again(tmp_path: Path):
+    """Two thousand bookmarks. In the middle of the scrape, wherever it pauses, produces are
+    answered, topics are made and deleted, and bookmarks move.
+    """
+    groups, partitions = 20, 100
+    pauses = 0
     async with (
-        running_broker(tmp_path, metrics_max_group_partitions=groups * partitions) as broker,
+        running_broker(tmp_path) as broker,
         Admin(bootstrap(broker)) as admin,
         await RawClient.open(broker.port) as client,
     ):
@@ -275,20 +279,48 @@ async def test_a_large_scrape_does_not_keep_producers_waiting(tmp_path: Path):
         batch = memoryview(encode_batch([b"x"], timestamps=NOON_US))
         batches = [messages.ProduceBatch("many", each, batch) for each in range(partitions)]
         await client.call(api.PRODUCE, messages.ProduceRequest(batches))
+        bookmarks = {("many", each): 0 for each in range(partitions)}
         for number in range(groups):
-            bookmarks = {("many", each): 0 for each in range(partitions)}
             await admin.commit_offsets(f"g{number:02}", bookmarks)
 
-        scraping = asyncio.create_task(asyncio.to_thread(exposition, broker))
-        answered = 0
-        while not scraping.done():
+        async def work() -> None:
             await client.produce("t", 0, b"x")
-            answered += 1
-        scrape = Scrape((await scraping)[0].decode())
+            await client.create(f"new-{pauses}", 1)
+            await client.call(api.DELETE_TOPIC, messages.DeleteTopicRequest(f"new-{pauses}"))
+            await admin.commit_offsets(f"late-{pauses}", {("many", 0): 0})
 
-    assert answered > 20
-    lags = scrape.series("seglog_consumer_group_lag_records", *LAG)
-    assert len(lags) + scrape.value(
-        "seglog_metrics_left_out", kind="group_partitions"
-    ) == groups * partitions  # fmt: skip
-    assert set(lags.values()) == {1}
+        loop = asyncio.get_running_loop()
+
+        def pause() -> None:
+            nonlocal pauses
+            pauses += 1
+            if pauses % 150 == 0:
+                asyncio.run_coroutine_threadsafe(work(), loop).result(30)
+
+        rows = await asyncio.to_thread(broker.scraper.scrape, pause)
+        scrape = await Scrape.of(broker)
+
+    assert pauses >= groups * partitions + partitions  # after each log and each bookmark
+    lags = dict(rows[LAG_RECORDS])
+    for number in range(groups):
+        for each in range(partitions):
+            assert lags[f"g{number:02}", "many", str(each)] == 1
+    assert scrape["seglog_records_in_total"] == partitions + pauses // 150
+
+
+def test_the_pacer_keeps_to_its_share_of_the_time():
+    now, slept = 0.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, slept
+        now, slept = now + seconds, slept + seconds
+
+    pacer = Pacer(lambda: now, sleep)
+    for _ in range(10_000):
+        now += 0.0001
+        pacer()
+    worked = now - slept
+    assert worked == pytest.approx(1.0)
+    assert worked / now == pytest.approx(SHARE, rel=0.01)
+    pacer()
+    assert slept == now - worked  # a moment of work is no reason to sleep

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from seglog.protocol.batch import decode_batch
 from seglog.protocol.errors import OffsetOutOfRange, StorageFull
-from seglog.protocol.header import split_batches
+from seglog.protocol.header import count_records, split_batches
 from seglog.server.storage.compaction import clean, commit
 from seglog.server.storage.retention import apply_retention
 
@@ -268,7 +268,7 @@ class LogMachine(RuleBasedStateMachine):
         test, log = self.test, self.test.log
         start, end = log.log_start, log.durable_end
         offset = start + choice % (end - start + 1)
-        found = log.read(offset, max_bytes)
+        found, base_offset, next_offset = log.find(offset, max_bytes)
         batches = [decode_batch(batch) for batch in split_batches(found)]
         assert len(found) <= max_bytes or len(batches) == 1
         assert bool(batches) == (offset < end)
@@ -285,6 +285,10 @@ class LogMachine(RuleBasedStateMachine):
             first = max(start, batches[0].base_offset)
             assert log.append_time_of(first) == batches[0].header.append_time_us
             assert log.read_if_cached(first, 1) in (None, found[: batches[0].header.length])
+            assert base_offset == batches[0].base_offset
+            # Behind the last batch there may be a gap that compaction left.
+            assert batches[-1].next_offset <= next_offset <= end
+            assert count_records(found) == sum(map(len, batches))
 
     @rule(beyond=st.integers(1, 5), ago=st.integers(-4, 12), microseconds=st.integers(-2, 2))
     def look_up(self, beyond: int, ago: int, microseconds: int) -> None:

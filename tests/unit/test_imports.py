@@ -50,6 +50,10 @@ RULES = {
     "spark_connector": Rule(("client", "protocol")),
     # The storage layer, for tools that look into segment files; seglog, for the public names.
     "scripts": Rule(("client", "protocol", "server.storage", "seglog")),
+    # It measures what counting costs on the broker's hot path, piece by piece.
+    "scripts.bench_metrics": Rule(
+        ("client", "protocol", "server.storage", "server.metrics", "seglog")
+    ),
     # The front door: it gathers the public names of all parts.
     "seglog": Rule(("client", "protocol", "server")),
 }
