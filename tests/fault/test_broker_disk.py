@@ -306,6 +306,7 @@ async def test_a_defect_does_not_end_housekeeping(tmp_path, caplog):
         await asyncio.wait_for(fs.replaced.wait(), 10)
 
     assert "housekeeping failed" in caplog.text
+    assert broker.metrics.housekeeping_failures >= 1
 
 
 # --- a start that cannot be ----------------------------------------------------------------------

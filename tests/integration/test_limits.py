@@ -455,6 +455,7 @@ async def test_idle_timeout_closes_who_does_nothing_and_nobody_else(broker: Brok
         (result,) = (await waiting.answer(api.FETCH)).results
         assert values_of(result) == [b"x"]
         await waiting.closed()
+    assert broker.metrics.connections_closed == {"idle": 4}
 
 
 async def choke(client: RawClient, topic: str, fetches: int) -> None:
@@ -483,6 +484,7 @@ async def test_slow_reader_timeout_closes_who_takes_no_answers(broker: Broker):
                 slow.send(api.FETCH, fetch_request(("large", 0, 0)))
                 await slow.writer.drain()
         await lives_on(client)
+    assert broker.metrics.connections_closed == {"slow_reader": 1}
 
 
 async def test_a_slow_reader_is_bounded_and_slows_nobody(broker: Broker):

@@ -102,6 +102,7 @@ async def test_lag_agrees_with_what_the_group_is_told_by_the_client(broker: Brok
             scrape = await Scrape.of(broker)
             described = await admin.describe_group("g")
         assert scrape.value("seglog_consumer_group_members", group="g") == 1
+        assert scrape.value("seglog_consumer_group_epoch", group="g") == described.epoch
         lags = scrape.series("seglog_consumer_group_lag_records", *LAG)
         told = {
             ("g", each.name.topic, str(each.name.partition)): each.lag.records
@@ -111,6 +112,37 @@ async def test_lag_agrees_with_what_the_group_is_told_by_the_client(broker: Brok
         assert lags == told
         committed = scrape.series("seglog_consumer_group_committed_offset", *LAG)
         assert sum(lags.values()) == 800 - sum(committed.values())
+
+
+async def test_a_member_that_waits_for_news_is_shown_as_a_long_poll(broker: Broker):
+    async with Admin(bootstrap(broker)) as admin:
+        await admin.create_topic("t", 1)
+        async with Consumer("t", bootstrap=bootstrap(broker), group="g", start="earliest"):
+            while True:  # its heartbeat is parked once it has its assignment
+                scrape = await Scrape.of(broker)
+                if scrape.value("seglog_long_polls", api="group_heartbeat") == 1:
+                    break
+        after = await Scrape.of(broker)
+    assert after.value("seglog_long_polls", api="group_heartbeat") == 0
+
+
+async def test_a_bookmark_in_a_lost_segment_has_its_lag_in_records_and_is_counted(tmp_path: Path):
+    async with (
+        running_broker(tmp_path, open_segments=1) as broker,
+        Admin(bootstrap(broker)) as admin,
+        await RawClient.open(broker.port) as client,
+    ):
+        await client.create("t", 1, segment_bytes=200)
+        for _ in range(5):
+            await client.produce("t", 0, b"x" * 100)
+        await admin.commit_offsets("lost", {("t", 0): 0})
+        await admin.commit_offsets("sound", {("t", 0): 4})
+        (tmp_path / "topic-t" / "partition-0" / "00000000.log").unlink()
+        scrape = await Scrape.of(broker)
+    records = scrape.series("seglog_consumer_group_lag_records", "group")
+    assert records == {"lost": 5, "sound": 1}
+    assert set(scrape.series("seglog_consumer_group_lag_seconds", "group")) == {"sound"}
+    assert scrape.value("seglog_metrics_left_out", kind="unreadable") == 1
 
 
 # --- topics that come and go ---------------------------------------------------------------------
