@@ -119,7 +119,9 @@ class _Fetch:
             or self._connection.is_stopping
             or total >= min(self._request.min_bytes, self._max_bytes)
         ):
-            self._count(results, taken)
+            self._count(taken)
+            if failed:
+                self._count_errors(results)
             parts = fetch_response_parts(self._correlation_id, results)
             self._connection.respond(self._place, parts, FETCH.key, self._waited_s)
         else:
@@ -147,13 +149,15 @@ class _Fetch:
             return _NOTHING
         return found
 
-    def _count(self, results: list[FetchedPartition], taken: list[tuple[Partition, Found]]) -> None:
+    def _count(self, taken: list[tuple[Partition, Found]]) -> None:
         """Only what is answered: an attempt that waits instead is not the last one."""
         for partition, found in taken:
             records = found.next_offset - found.base_offset
             if partition.log_or_none is not None and partition.log_or_none.config.is_compacted:
                 records = count_records(found.batches)  # offsets have gaps
             partition.traffic.fetched(records, len(found.batches))
+
+    def _count_errors(self, results: list[FetchedPartition]) -> None:
         for result in results:
             if result.error is not None:
                 self._broker.metrics.failed(FETCH.key, result.error.code)

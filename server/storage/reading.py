@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from ...protocol.batch import decode_batch
-from ...protocol.constants import KIB, MIB
+from ...protocol.constants import HEADER_BYTES, KIB, MIB
 from ...protocol.errors import DamagedLog, LogTruncated, OffsetOutOfRange
 from ...protocol.header import base_offset_at, check_stored, count_records, hop
 from .filesystem import storage_error
@@ -210,12 +210,14 @@ class ReadableLog:
         base = base_offset_at(batches, 0)
         # A chain that is newer than `visible` has more than that tells: what is sealed is durable.
         newest = max(visible.durable_end, chain.bases[-1])
-        if end < limit:
-            following = base_offset_at(segment.view, end)
-            if not base <= following <= newest:  # a damaged header, not yet met by a reader
-                following = base + count_records(batches)
-        else:
+        if end == limit:
             following = chain.bases[place + 1] if place + 1 < len(chain.bases) else newest
+        elif limit - end >= HEADER_BYTES:
+            following = base_offset_at(segment.view, end)
+        else:
+            following = -1
+        if not base < following <= newest:  # damage behind the last batch, not yet met by a reader
+            following = base + count_records(batches)
         return Found(batches, base, following)
 
     def _check_range(self, offset: int, visible: Visible) -> None:

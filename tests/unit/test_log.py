@@ -18,7 +18,13 @@ from seglog.protocol.errors import (
     SequenceGap,
     StorageFull,
 )
-from seglog.protocol.header import check_produced, pack_body, pack_prefix, split_batches
+from seglog.protocol.header import (
+    check_produced,
+    count_records,
+    pack_body,
+    pack_prefix,
+    split_batches,
+)
 from seglog.server.storage.filesystem import Buffer, File, FileSystem
 from seglog.server.storage.log import Log
 from seglog.server.storage.reading import TimePosition
@@ -535,6 +541,31 @@ def test_what_is_in_memory_is_read_at_once_and_what_is_not_open_is_left_to_warm(
         assert bytes(found) == bytes(log.read(0, 100))
     assert log.append_time_of(0) == NOON_US
     assert log.append_time_of(6) is None
+
+
+@pytest.mark.parametrize("max_bytes", [1, 400, 700, 1 << 20])
+def test_what_is_found_tells_the_offsets_it_spans_within_a_segment_and_at_its_end(
+    folder, max_bytes
+):
+    log = open_at(folder, segment_bytes=1000)
+    for number in range(12):
+        append(log, *[b"%d" % number * 50] * (1 + number % 3))
+    offset = 0
+    while offset < log.log_end:
+        batches, base_offset, next_offset = log.find(offset, max_bytes)
+        assert base_offset == offset
+        assert next_offset == base_offset + count_records(batches) > offset
+        offset = next_offset
+    assert tuple(log.find(offset, max_bytes)) == (b"", offset, offset)
+
+
+def test_damage_behind_what_is_found_does_not_change_the_offsets_it_spans(folder):
+    log = open_at(folder)
+    append(log, b"one", b"two")
+    end = log.active.size
+    append(log, b"three")
+    log.active.file.write([b"\xff" * 8], end)
+    assert log.find(0, 1)[1:] == (0, 2)
 
 
 # --- by time -------------------------------------------------------------------------------------
