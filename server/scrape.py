@@ -115,7 +115,8 @@ class _Scrape:
             self._put(t.REQUEST_SECONDS, buckets, names[key])
         self._put(t.FETCH_WAIT_SECONDS, metrics.fetch_wait.read())
         for (key, code), count in sorted(dict(metrics.errors).items()):
-            self._put(t.ERRORS, count, names[key], ERRORS[code].wire_name())
+            name = ERRORS[code].wire_name() if code in ERRORS else str(code)
+            self._put(t.ERRORS, count, names[key], name)
 
     def _read_connections(self) -> None:
         metrics, connections = self._broker.metrics, self._broker.listener.connections.copy()
