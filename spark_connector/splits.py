@@ -31,7 +31,7 @@ def split(
     if min_partitions is not None and sum(parts) < min_partitions:
         total = sum(span.offset_count for span in spans)
         # As many as its share asks for, but no more than it has records.
-        shares = [round(min_partitions * span.offset_count / total) for span in spans]
+        shares = [-(-min_partitions * span.offset_count // total) for span in spans]
         parts = [
             max(part, min(share, span.offset_count))
             for part, share, span in zip(parts, shares, spans, strict=True)
