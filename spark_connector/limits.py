@@ -46,9 +46,11 @@ def _shares(
         shares[name] = 1
     rest = room - sum(shares.values())
     others = total - sum(shares.values())
-    if rest:
-        for name in names:
-            shares[name] += rest * (waiting[name] - 1) // others
+    for name in names if rest else ():
+        shares[name] += rest * (waiting[name] - 1) // others
+    for name in sorted(names, key=lambda name: shares[name] - waiting[name]):
+        # What rounding left, to where most waits.
+        shares[name] += min(room - sum(shares.values()), waiting[name] - shares[name])
     return shares
 
 

@@ -64,6 +64,8 @@ class StreamOffset:
 
 def spans(start: StreamOffset, end: StreamOffset) -> list[Span]:
     """What lies between two offsets, sorted; nothing where the end is not behind the start."""
+    if start == end:  # a batch without news: where its end was begun with counts no more
+        return []
     found = []
     for name, end_offset in sorted(end.positions.items()):
         first = end.begins.get(name, start.positions.get(name, 0))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from seglog import SyncAdmin, SyncProducer
+
 from tests.broker_server import BrokerServer
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE not in item.path.parents:
             continue
         item.add_marker("spark")
-        if "spark" in getattr(item, "fixturenames", ()) or item.get_closest_marker("jvm"):
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(180))
@@ -45,7 +47,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerServer]:
+def admin(broker: BrokerServer) -> Iterator[SyncAdmin]:
+    with SyncAdmin(broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(broker: BrokerServer) -> Iterator[SyncProducer]:
+    with SyncProducer(broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def broker_settings() -> tuple[str, ...]:
+    """Of `broker`, as `name=value`; a test may give its own."""
+    return ()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, broker_settings: tuple[str, ...]) -> Iterator[BrokerServer]:
     """`seglog serve` in a process of its own; it may be killed and started again."""
-    with BrokerServer(tmp_path / "broker") as server:
+    with BrokerServer(tmp_path / "broker", *broker_settings) as server:
         yield server
