@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ..client.partitioner import PARTITIONERS
 from ..protocol.constants import CODECS, MAX_BATCH_BYTES, MAX_TRANSACTION_NAME_LENGTH
@@ -100,7 +100,7 @@ TXN_VERSION: Final = Option(
     "txnVersion", None, "batch writes only: the number of this write, which must rise", _version
 )
 
-WRITE_OPTIONS: Final = (
+WRITE_OPTIONS: Final[tuple[Option[Any], ...]] = (
     SERVERS,
     TOPIC,
     COMPRESSION,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pytest
@@ -141,7 +142,7 @@ async def test_what_nobody_commits_expires(tmp_path):
 
 async def test_a_decision_keeps_what_it_names_and_is_carried_out_by_housekeeping(tmp_path):
     """As after a decision that met a full disk: nobody asks for it again."""
-    settings = {"staged_retention_ms": 1, "housekeeping_interval_ms": 10}
+    settings: dict[str, Any] = {"staged_retention_ms": 1, "housekeeping_interval_ms": 10}
     async with (
         running_broker(tmp_path, **settings) as broker,
         await RawClient.open(broker.port) as client,
@@ -251,7 +252,7 @@ async def test_a_commit_that_cannot_be_published_is_not_decided(tmp_path):
 
 
 async def test_a_last_step_is_remembered_as_long_as_it_can_be_repeated(tmp_path):
-    settings = {"staged_retention_ms": 60_000, "housekeeping_interval_ms": NEVER}
+    settings: dict[str, Any] = {"staged_retention_ms": 60_000, "housekeeping_interval_ms": NEVER}
     async with (
         running_broker(tmp_path, **settings) as broker,
         await RawClient.open(broker.port) as client,
@@ -274,7 +275,7 @@ async def test_a_last_step_is_remembered_as_long_as_it_can_be_repeated(tmp_path)
 
 async def test_a_transaction_is_not_forgotten_under_a_commit(tmp_path):
     """What is decided while the forgetting is on its way must not be taken away with it."""
-    settings = {"transaction_retention_ms": 1, "housekeeping_interval_ms": NEVER}
+    settings: dict[str, Any] = {"transaction_retention_ms": 1, "housekeeping_interval_ms": NEVER}
     async with (
         running_broker(tmp_path, **settings) as broker,
         await RawClient.open(broker.port) as client,

@@ -58,8 +58,8 @@ def arrow(found, offset=0):
 
 
 def columns_of(batch):
-    names = ("value", "key", "headers", "timestamp")
-    return RowColumns(*(batch.column(name) for name in names), NOW_US)
+    value, key, headers_, timestamp = map(batch.column, ("value", "key", "headers", "timestamp"))
+    return RowColumns(value, key, headers_, timestamp, NOW_US)
 
 
 def plain(found):
@@ -117,6 +117,8 @@ def test_text_becomes_its_utf8_bytes(texts):
     large = binary_view(pa.array(texts, pa.large_string()))
     expected = [None if text is None else text.encode() for text in texts]
     if any(text is not None for text in texts):
+        assert view is not None
+        assert large is not None
         assert bytes(view.data) == bytes(large.data) == b"".join(filter(None, expected))
         lengths = view.lengths.cast("i").tolist()
         assert lengths == [-1 if cell is None else len(cell) for cell in expected]
@@ -132,6 +134,7 @@ def test_bytes_behind_a_null_are_not_sent():
     )
     assert column.to_pylist() == [b"one", None, b"two"]
     view = binary_view(column)
+    assert view is not None
     assert bytes(view.data) == b"onetwo"
     assert view.lengths.cast("i").tolist() == [3, -1, 3]
 
