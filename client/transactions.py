@@ -10,20 +10,25 @@ in the commit say. So all calls try again, for `retry_timeout_s`, while the brok
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
 from ..protocol import api
 from ..protocol import messages as m
 from ..protocol.constants import MAX_STAGED_BATCHES
-from ..protocol.errors import InternalError, LimitExceeded
+from ..protocol.errors import InternalError, LimitExceeded, RequestTimeout
 from ..protocol.header import Buffer
 from .cluster import Cluster
 from .connection import DEFAULT_REQUEST_TIMEOUT_S
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 DEFAULT_RETRY_TIMEOUT_S: Final = 120.0
+DEFAULT_COMMIT_TIMEOUT_S: Final = 600.0
 
 
 class Target(NamedTuple):
@@ -56,11 +61,13 @@ class Transactions:
         client_name: str = "seglog-python",
         request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S,
         retry_timeout_s: float = DEFAULT_RETRY_TIMEOUT_S,
+        commit_timeout_s: float = DEFAULT_COMMIT_TIMEOUT_S,
     ) -> None:
         self._cluster = Cluster(
             bootstrap, client_name=client_name, request_timeout_s=request_timeout_s
         )
         self._retry_timeout_s = retry_timeout_s
+        self._commit_timeout_s = commit_timeout_s
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -123,7 +130,8 @@ class Transactions:
     ) -> Committed:
         """Publish what was staged at these positions, in their order, once.
 
-        With `is_last` no step follows: the broker need not remember the transaction for long.
+        With `is_last` no step follows: the broker need not remember the transaction for long. A
+        large step takes its time: a broker that is there is waited for, for `commit_timeout_s`.
         """
         if len(positions) > MAX_STAGED_BATCHES:
             raise LimitExceeded(
@@ -131,10 +139,19 @@ class Transactions:
                 "allowed: use larger batches, or write to fewer partitions from fewer tasks"
             )
         request = m.CommitStagedRequest(name, step, list(positions), is_last)
-        response: m.CommitStagedResponse = await self._repeat(
-            lambda: self._cluster.request_to_any(api.COMMIT_STAGED, request)
-        )
-        return Committed(response.was_done, response.last_step)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._commit_timeout_s
+        while True:
+            try:
+                response: m.CommitStagedResponse = await self._repeat(
+                    lambda: self._cluster.request_to_any(api.COMMIT_STAGED, request)
+                )
+            except RequestTimeout:
+                if loop.time() > deadline:
+                    raise
+                logger.info("step %d of %s is still being published", step, name)
+            else:
+                return Committed(response.was_done, response.last_step)
 
     async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self._cluster.retry(call, timeout_s=self._retry_timeout_s)

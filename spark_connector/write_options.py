@@ -89,6 +89,12 @@ RETRY_TIMEOUT: Final = Option(
     "how long a broker that is away is waited for, in a task and in the commit",
     duration_ms,
 )
+COMMIT_TIMEOUT: Final = Option(
+    "commitTimeout",
+    "10m",
+    "how long a broker that is there may take to publish a batch",
+    duration_ms,
+)
 TXN_APP_ID: Final = Option(
     "txnAppId",
     None,
@@ -108,6 +114,7 @@ WRITE_OPTIONS: Final[tuple[Option[Any], ...]] = (
     BATCH_BYTES,
     BUFFER_BYTES,
     RETRY_TIMEOUT,
+    COMMIT_TIMEOUT,
     TXN_APP_ID,
     TXN_VERSION,
 )

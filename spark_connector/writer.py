@@ -34,7 +34,14 @@ from ..protocol.errors import StepCommitted
 from .connections import client_name
 from .options import SERVERS, InvalidOption, Options
 from .staged_write import StagedWrite
-from .write_options import RETRY_TIMEOUT, TOPIC, TXN_APP_ID, TXN_VERSION, write_options
+from .write_options import (
+    COMMIT_TIMEOUT,
+    RETRY_TIMEOUT,
+    TOPIC,
+    TXN_APP_ID,
+    TXN_VERSION,
+    write_options,
+)
 from .write_schema import check_schema
 
 if TYPE_CHECKING:
@@ -227,18 +234,22 @@ def _log_abort(messages: Sequence[WriterCommitMessage | None], transaction: str,
 
 # --- in both -------------------------------------------------------------------------------------
 
-_clients: dict[tuple[int, str, int], SyncTransactions] = {}
+_clients: dict[tuple[int, str, int, int], SyncTransactions] = {}
 _lock: Final = threading.Lock()
 
 
 def _client(options: Options) -> SyncTransactions:
     """One for each process and broker, kept between tasks; a forked worker makes its own."""
-    servers, retry_ms = options[SERVERS], options[RETRY_TIMEOUT]
-    key = (os.getpid(), servers, retry_ms)
+    servers = options[SERVERS]
+    retry_ms, commit_ms = options[RETRY_TIMEOUT], options[COMMIT_TIMEOUT]
+    key = (os.getpid(), servers, retry_ms, commit_ms)
     with _lock:
         found = _clients.get(key)
         if found is None:
             found = _clients[key] = SyncTransactions(
-                servers, client_name=client_name(), retry_timeout_s=retry_ms / 1000
+                servers,
+                client_name=client_name(),
+                retry_timeout_s=retry_ms / 1000,
+                commit_timeout_s=commit_ms / 1000,
             )
         return found
