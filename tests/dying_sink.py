@@ -3,6 +3,7 @@
     held   `write` and `commit` say that they are reached, and wait to be let go
     dying  the whole Spark is killed, at one of three points of one batch
     flaky  the first attempt of each task fails after it has staged something
+    slow   the first attempt of the first task stages something, and then waits to be let go
 
 Spark loads these by name in its own processes, so what they do is said by options that begin with
 `test.`; everything else goes to the real sink.
@@ -63,6 +64,13 @@ class Gate:
             time.sleep(0.02)
 
 
+def held(iterator: Iterator[pa.RecordBatch], gate: Gate) -> Iterator[pa.RecordBatch]:
+    """The same, with a wait at the gate behind the first."""
+    yield from islice(iterator, 1)
+    gate.wait()
+    yield from iterator
+
+
 class HeldWriter(StreamWriter):
     """Waits at the gate `write` once something is staged, and at `commit` before it commits."""
 
@@ -73,13 +81,8 @@ class HeldWriter(StreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         if "write" in self._at:
-            iterator = self._held(iterator)
+            iterator = held(iterator, Gate(self._folder, "write"))
         return super().write(iterator)
-
-    def _held(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from islice(iterator, 1)
-        Gate(self._folder, "write").wait()
-        yield from iterator
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         if "commit" in self._at:
@@ -167,3 +170,25 @@ class FlakySink(SeglogDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> FlakyStreamWriter:  # noqa: N802 - Spark's name
         return FlakyStreamWriter(schema, write_options(self.options))
+
+
+class SlowBatchWriter(BatchWriter):
+    def __init__(self, schema: Any, options: dict[str, str], test: dict[str, str]) -> None:
+        super().__init__(schema, write_options(options))
+        self._folder = Path(test["folder"])
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        if (context.partitionId(), context.attemptNumber()) == (0, 0):
+            iterator = held(iterator, Gate(self._folder, "slow"))
+        return super().write(iterator)
+
+
+class SlowSink(SeglogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "slow"
+
+    def writer(self, schema: Any, overwrite: bool) -> SlowBatchWriter:
+        return SlowBatchWriter(schema, *split_options(self.options))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.dying_sink import GROUP, DyingSink, FlakySink
+from tests.dying_sink import GROUP, DyingSink, FlakySink, Gate, SlowSink
 from tests.spark_session import PATIENCE_S, new_session, source
 
 ROWS_PER_BATCH = 20
@@ -62,8 +62,31 @@ def flaky(bootstrap: str, checkpoint: str) -> None:
     assert query.awaitTermination(PATIENCE_S)
 
 
+def slow(bootstrap: str, folder: str) -> None:
+    """The slow attempt is let go only after the job: a second attempt must have done its part."""
+    spark = new_session(
+        Path(folder) / "warehouse",
+        spark__master="local-cluster[2,2,1024]",
+        spark__executor__memory="512m",
+        spark__speculation="true",
+        spark__speculation__interval="100ms",
+        spark__speculation__quantile="0.5",
+        spark__speculation__multiplier="1.1",
+        spark__speculation__minTaskRuntime="1s",
+        **ONE_ROW_AT_A_TIME,
+    )
+    spark.dataSource.register(SlowSink)
+    rows = spark.range(40, numPartitions=4).selectExpr(
+        "cast(id as string) key", "cast(id as string) value"
+    )
+    options = {"seglog.bootstrap.servers": bootstrap, "topic": "out", "batchBytes": "1"}
+    writer = rows.write.format("slow").options(**options)
+    writer.option("test.folder", folder).mode("append").save()
+    assert Gate(Path(folder), "slow").is_reached, "the slow attempt did not begin"
+
+
 if __name__ == "__main__":
     os.environ[GROUP] = str(os.getpgrp())
     what, *arguments = sys.argv[1:]
-    programs: dict[str, Callable[..., None]] = {"dying": dying, "flaky": flaky}
+    programs: dict[str, Callable[..., None]] = {"dying": dying, "flaky": flaky, "slow": slow}
     programs[what](*arguments)

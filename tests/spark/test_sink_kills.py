@@ -82,3 +82,12 @@ def test_a_task_that_fails_after_a_partial_write_is_repeated_exactly_once(broker
     assert run_program("flaky", broker.bootstrap, tmp_path / "checkpoint") == 0
     assert keys(broker.bootstrap, "batch") == once(20)
     assert keys(broker.bootstrap, "stream") == once(20)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_a_speculative_attempt_and_the_slow_one_that_it_beats_write_once(broker, tmp_path):
+    with SyncAdmin(broker.bootstrap) as admin:
+        admin.create_topic("out", 3)
+    assert run_program("slow", broker.bootstrap, tmp_path) == 0
+    assert keys(broker.bootstrap) == once(40)
