@@ -8,8 +8,8 @@ batch that is replayed after a restart has the same two: the broker knows whethe
 published, and then neither tasks nor driver add anything. A batch write has a transaction of its
 own, made in the driver and sent along; or the name and number that the user gave.
 
-An attempt that failed, or was slower than another, staged what no commit names: it expires. One
-that comes after the commit is refused by the broker.
+An attempt that failed, or was slower than another, staged what no commit names: it goes with the
+step, or expires. One that comes after the commit is refused by the broker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..client.blocking_transactions import SyncTransactions
-from ..protocol.errors import StepCommitted
+from ..protocol.errors import SeglogError, StepCommitted
 from .connections import client_name
 from .options import SERVERS, InvalidOption, Options
 from .staged_write import StagedWrite
@@ -109,7 +109,14 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(messages, self._transaction, self._step, self._options, is_last=not self._is_named)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nobody tries this job again: it ends with nothing, and its staged batches go at once."""
         _log_abort(messages, self._transaction, self._step)
+        if self._is_named:
+            return  # somebody may: then this is taken up again
+        try:
+            _client(self._options).commit(self._transaction, self._step, (), is_last=True)
+        except SeglogError as error:
+            logger.warning("%s: what it staged expires later: %s", self._transaction, error)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -227,7 +234,7 @@ def _commit(
 def _log_abort(messages: Sequence[WriterCommitMessage | None], transaction: str, step: int) -> None:
     count = sum(len(message.positions) for message in messages if isinstance(message, Staged))
     logger.warning(
-        "%s: step %d is given up; %d staged batches expire (staged.retention.ms)",
+        "%s: step %d is given up, with %d staged batches",
         transaction, step, count,
     )  # fmt: skip
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from seglog import SyncAdmin
 from seglog.client.blocking_transactions import SyncTransactions
+from seglog.client.transactions import Target
+from seglog.protocol.errors import StepCommitted
 from seglog.spark_connector import writer
 from seglog.spark_connector.write_options import write_options
 
@@ -138,6 +141,32 @@ def test_a_commit_that_the_broker_forgot_is_not_taken_for_done(broker, admin, tm
         writer._commit([skipped], "q", 3, options, is_last=False)
     with SyncTransactions(broker.bootstrap) as client:
         assert client.last_step("q") == -1
+
+
+def test_a_job_that_failed_leaves_nothing_behind_and_nothing_can_be_added(broker, admin):
+    admin.create_topic("out")
+    options = options_for(broker)
+    schema = StructType([StructField("value", BinaryType())])
+    job = writer.BatchWriter(schema, options)
+    staged = job.write(iter([arrow(b"given up")]))
+    job.abort([staged, None])
+    assert job.write(iter([arrow(b"late")])).was_committed
+    with SyncTransactions(broker.bootstrap) as client, pytest.raises(StepCommitted):
+        client.stage(staged.transaction, 0, [Target("out", 0, b"late")])
+    assert records(broker.bootstrap) == []
+
+
+def test_a_named_job_that_failed_can_be_tried_again(broker, admin):
+    admin.create_topic("out")
+    given = {"seglog.bootstrap.servers": broker.bootstrap, "topic": "out"}
+    options = write_options({**given, "txnAppId": "a", "txnVersion": "3"})
+    schema = StructType([StructField("value", BinaryType())])
+    job = writer.BatchWriter(schema, options)
+    job.abort([job.write(iter([arrow(b"given up")]))])
+    for _ in range(2):
+        again = writer.BatchWriter(schema, options)
+        again.commit([again.write(iter([arrow(b"again")]))])
+    assert [record.value for record in records(broker.bootstrap)] == [b"again"]
 
 
 def test_tasks_of_another_batch_are_not_committed(broker, admin):
