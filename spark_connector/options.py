@@ -37,7 +37,8 @@ _OF_KAFKA: Final = (
     "kafkaconsumer.",
     "fetchoffset.",
     "groupidprefix",
-    "startingoffsetsbytimestampstrategy",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
 )
 
 

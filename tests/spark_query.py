@@ -1,8 +1,8 @@
 """A query in a process of its own, to be killed: python -m tests.spark_query '{"bootstrap": …}'.
 
 It reads a topic into a foreachBatch that prints one JSON line a micro-batch, and in batch
-`hangs_in` waits from then on: whoever started it kills it there. Spark finds the source by the name
-of its module.
+`hangs_in` waits from there on: whoever started it kills it there. Spark finds the source by the
+name of its module.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ def main(plan: dict[str, Any]) -> None:
         def show(frame: Any, batch_id: int) -> None:
             batches(frame, batch_id)
             offsets = [row[1:3] for row in batches.rows[batch_id]]
-            sys.stdout.write(json.dumps({"batch": batch_id, "offsets": offsets}) + "\n")
-            sys.stdout.flush()
+            say({"batch": batch_id, "offsets": offsets})
             if batch_id == plan["hangs_in"]:
                 sys.stdin.read()  # never ends: the process is killed here
 
         frame = source(spark.readStream, plan["bootstrap"], plan["topic"], **plan["options"])
         writer = frame.writeStream.foreachBatch(show)
-        writer.option("checkpointLocation", plan["checkpoint"]).start().awaitTermination()
+        query = writer.option("checkpointLocation", plan["checkpoint"]).start()
+        say({"started": True})
+        query.awaitTermination()
+
+
+def say(what: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 @contextmanager
@@ -61,11 +67,11 @@ def query_process(plan: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
             stream.close()
 
 
-def next_batch(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it printed of its next micro-batch."""
+def hear(process: subprocess.Popen[str], what: str) -> dict[str, Any]:
+    """The next thing of this kind that it says: "started", or "batch"."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith('{"batch"'):
+        if line.startswith(f'{{"{what}"'):
             found: dict[str, Any] = json.loads(line)
             return found
     raise AssertionError("the query ended by itself")

@@ -9,7 +9,7 @@ import pytest
 
 from seglog import SyncProducer
 
-from tests.spark_query import next_batch, query_process
+from tests.spark_query import hear, query_process
 from tests.spark_session import PATIENCE_S, Batches, eventually, source
 
 EVERYTHING = {"availableNow": True}
@@ -85,8 +85,10 @@ def test_a_kill_in_the_first_batch_loses_nothing_of_a_query_that_began_at_the_la
         "options": {"startingOffsets": "latest", "group__id": "g", "group__session__timeout": "2s"},
         "hangs_in": 0,
     }
-    with Appending(broker.bootstrap), query_process(plan) as process:
-        killed = [tuple(place) for place in next_batch(process)["offsets"]]
+    with query_process(plan) as process:
+        hear(process, "started")
+        with Appending(broker.bootstrap):
+            killed = [tuple(place) for place in hear(process, "batch")["offsets"]]
     assert killed, "no record came between the start of the query and its first batch"
     assert killed[0] >= (0, 500)
     end = admin.list_offsets("t")[0].offset
@@ -147,8 +149,9 @@ def test_max_offsets_is_obeyed_also_when_changed_and_a_partition_is_added_while_
     assert first.counts == [30, 30, 15]
     assert first.rows[0][-1][1] == 1, "the small partition waits for the large one"
     admin.alter_topic("t", partitions=3)
-    producer.send_batch("t", numbers(0, 20), partition=2).result()
-    producer.send_batch("t", numbers(70, 90), partition=0).result()
+    with SyncProducer(broker.bootstrap) as later:  # which knows of the new partition
+        later.send_batch("t", numbers(0, 20), partition=2).result()
+        later.send_batch("t", numbers(70, 90), partition=0).result()
     second = run(25)
     assert max(second.counts) <= 25
     assert second.offsets == in_partition(0, 70, 90) + in_partition(2, 0, 20)
@@ -217,7 +220,7 @@ def test_a_broker_that_is_away_for_ten_seconds_ends_no_query(
 
 
 def test_topics_and_partitions_that_appear_while_it_runs_are_read_from_their_start(
-    spark, broker, admin, producer, tmp_path
+    spark, broker, admin, tmp_path
 ):
     admin.create_topic("orders-1", 1)
     admin.create_topic("other", 1)
@@ -227,9 +230,10 @@ def test_topics_and_partitions_that_appear_while_it_runs_are_read_from_their_sta
     eventually(lambda: batches.counts, bool)  # it has begun: at the latest
     admin.create_topic("orders-2", 1)
     admin.alter_topic("orders-1", partitions=2)
-    producer.send_batch("orders-2", [b"new topic"]).result()
-    producer.send_batch("orders-1", [b"new partition"], partition=1).result()
-    producer.send_batch("other", [b"not mine"]).result()
+    with SyncProducer(broker.bootstrap) as later:
+        later.send_batch("orders-2", [b"new topic"]).result()
+        later.send_batch("orders-1", [b"new partition"], partition=1).result()
+        later.send_batch("other", [b"not mine"]).result()
     eventually(lambda: len(batches.values), lambda count: count >= 2)
     query.stop()
     assert sorted(map(bytes, filter(None, batches.values))) == [b"new partition", b"new topic"]
