@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session that knows `format("seglog")`; about ten seconds, once a run."""
     from tests.spark_session import new_session
 
+    subprocess.run([ROOT / "scripts" / "java"], check=True)
     if "pyspark" in sys.modules:
         from pyspark import SparkContext
 
