@@ -46,7 +46,9 @@ def run_program(*arguments: object) -> int:
         pytest.param(
             "decision", ROWS_PER_BATCH, id="before the sink's commit", marks=pytest.mark.slow
         ),
-        pytest.param("end", 2 * ROWS_PER_BATCH, id="after the sink's commit"),
+        pytest.param(
+            "end", 2 * ROWS_PER_BATCH, id="after the sink's commit", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_killed_query_goes_on_from_its_checkpoint_exactly_once(spark, broker, tmp_path, at, seen):
