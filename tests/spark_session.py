@@ -30,8 +30,6 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"
     ),
-    # A query that asks for nothing new for a moment does not start a batch for it.
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
 

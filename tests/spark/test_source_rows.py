@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from seglog import Lag, errors
 from seglog.spark_connector import register
 
 from tests.spark_session import Batches, eventually, source
@@ -75,7 +76,20 @@ def test_the_broker_sees_the_lag_of_a_query_fall_to_zero(spark, broker, admin, p
     producer.send_batch("t", [b"v"] * 500, partition=0).result()
     batches = Batches()
     lags: list[int] = []
-    batches.before = lambda batch_id: lags.append(admin.describe_group("g").lag.records)
+
+    def lag() -> Lag | None:
+        try:
+            found: Lag = admin.describe_group("g").lag
+            return found
+        except errors.UnknownGroup:  # the query has not begun yet
+            return None
+
+    def note(batch_id: int) -> None:
+        found = lag()
+        assert found is not None
+        lags.append(found.records)
+
+    batches.before = note
     frame = source(
         spark.readStream,
         broker.bootstrap,
@@ -85,10 +99,10 @@ def test_the_broker_sees_the_lag_of_a_query_fall_to_zero(spark, broker, admin, p
     )
     query = batches.start(frame, tmp_path / "checkpoint")
     try:
-        eventually(lambda: admin.describe_group("g").lag, lambda lag: lag.records == 0)
+        eventually(lag, lambda found: found == (0, 0.0, 0))
         producer.send_batch("t", [b"v"] * 50, partition=1).result()
         eventually(lambda: sum(batches.counts), lambda count: count == 550)
-        eventually(lambda: admin.describe_group("g").lag, lambda lag: lag == (0, 0.0, 0))
+        eventually(lag, lambda found: found == (0, 0.0, 0))
         progress = json.loads(query.lastProgress.json)["sources"][0]
         assert progress["latestOffset"] == {"t": {"0": 500, "1": 50}}
         assert progress["endOffset"]["t"] == {"0": 500, "1": 50}
