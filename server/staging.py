@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
@@ -217,21 +217,17 @@ class Staging:
         log = self._topic.log
         if log is None or log.offline_reason:
             return
-        # What is appended after this look comes behind the durable end of now.
-        lowest = min(
-            log.durable_end,
-            min(self._appending.values(), default=log.durable_end),
-            min(
-                (
-                    min(found.batches)
-                    for steps in self._steps.values()
-                    for found in steps.values()
-                ),
-                default=log.durable_end,
-            ),
-        )  # fmt: skip
-        if _first_needed(log, lowest) > log.log_start:
+        lowest = self.first_needed(log)
+        if _first_segment(log, lowest) > log.log_start:
             await self._broker.writer.run(lambda: _raise_log_start(log, lowest))
+
+    def first_needed(self, log: Log) -> int:
+        """The lowest position that waits, or that may: what is written, and not yet kept.
+
+        What is appended after this look comes behind the durable end of now.
+        """
+        waiting = (min(s.batches) for steps in self._steps.values() for s in steps.values())
+        return min(chain([log.durable_end], self._appending.values(), waiting))
 
 
 def _read_one(log: Log, name: str, step: int, position: int) -> StagedBatch:
@@ -247,7 +243,7 @@ def _read_one(log: Log, name: str, step: int, position: int) -> StagedBatch:
     return StagedBatch(topic, partition, record.value)
 
 
-def _first_needed(log: Log, position: int) -> int:
+def _first_segment(log: Log, position: int) -> int:
     """The base of the first segment that holds `position` or comes after it."""
     start = log.log_start
     for segment, following in pairwise(log.segments):
@@ -260,6 +256,6 @@ def _first_needed(log: Log, position: int) -> int:
 def _raise_log_start(log: Log, position: int) -> None:
     if log.is_closed:
         return
-    start = _first_needed(log, position)
+    start = _first_segment(log, position)
     if start > log.log_start:
         log.raise_log_start(start)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -11,6 +12,7 @@ from seglog.protocol import api, errors, messages
 from seglog.protocol.batch import encode_batch
 from seglog.protocol.constants import KIB, MIB
 from seglog.server.app import Broker
+from seglog.server.fetch_waiters import FetchWaiter
 from seglog.server.staging import STAGED_TOPIC
 from seglog.server.transactions import TRANSACTIONS_TOPIC, Transaction
 
@@ -91,26 +93,35 @@ async def test_what_waits_stays_with_all_that_came_after_it(tmp_path):
         assert (await client.values("out"))[-1] == b"waits"
 
 
-async def test_trimming_beside_staging_takes_nothing_that_is_needed(tmp_path):
-    """Each batch may be written, and not yet known, while the log is trimmed."""
+async def test_what_is_written_and_not_yet_known_is_not_trimmed(tmp_path):
+    """The log has grown, and the one who staged has not yet heard of it."""
     async with (
         running_broker(tmp_path, housekeeping_interval_ms=NEVER) as broker,
         await RawClient.open(broker.port) as client,
     ):
         await small_segments(broker, client)
-        is_done = False
+        partition = broker.topics.partition(STAGED_TOPIC, 0)
+        needed = []
 
-        async def trim() -> None:
-            while not is_done:
-                await broker.transactions.staging.trim()
-                await asyncio.sleep(0)
+        class Looker(FetchWaiter):
+            """Called where the log grew, before anyone who waits for the append runs."""
 
-        trimming = asyncio.create_task(trim())
-        for step in range(40):
-            await commit(client, step, await stage(client, step, b"%d" % step + b" " * 2000))
-        is_done = True
-        await trimming
-        assert [int(value) for value in (await client.values("out"))[1:]] == list(range(40))
+            def __init__(self) -> None:
+                pass
+
+            def arrived(self, length: int) -> None:
+                needed.append(broker.transactions.staging.first_needed(partition.log))
+
+        looker = Looker()
+        partition.waiters.add(looker)
+        for step in range(10):
+            position = await stage(client, step, b"x" * 3000)
+            assert needed[-1] <= position
+            await commit(client, step, position)
+            await broker.transactions.staging.trim()
+        partition.waiters.discard(looker)
+        assert len(needed) == 10
+        assert len(await client.values("out")) == 11
 
 
 async def test_a_restart_knows_what_waits_and_what_does_not(tmp_path):
@@ -274,22 +285,27 @@ async def test_a_last_step_is_remembered_as_long_as_it_can_be_repeated(tmp_path)
 
 
 async def test_a_transaction_is_not_forgotten_under_a_commit(tmp_path):
-    """What is decided while the forgetting is on its way must not be taken away with it."""
+    """A crash after the forgetting would find no decision, and never finish it."""
     settings: dict[str, Any] = {"transaction_retention_ms": 1, "housekeeping_interval_ms": NEVER}
     async with (
         running_broker(tmp_path, **settings) as broker,
         await RawClient.open(broker.port) as client,
     ):
         await client.create("out")
-        for step in range(30):
+        transactions = broker.transactions
+        for step in range(10):
             position = await stage(client, step, b"%d" % step)
-            committing = asyncio.create_task(broker.transactions.commit(NAME, step, [position]))
-            forgetting = asyncio.create_task(broker.transactions.expire())
-            await asyncio.gather(committing, forgetting)
-        assert [int(value) for value in await client.values("out")] == list(range(30))
-    async with running_broker(tmp_path) as broker, await RawClient.open(broker.port) as client:
-        await broker.transactions.finished.wait()
-        assert [int(value) for value in await client.values("out")] == list(range(30))
+            committing = asyncio.create_task(transactions.commit(NAME, step, [position]))
+            await until(lambda: transactions._turns.is_taken(NAME))
+            await asyncio.gather(committing, transactions.expire())
+            assert transactions.last_step(NAME) == step
+        assert [int(value) for value in await client.values("out")] == list(range(10))
+        assert await transactions.expire() == 1
+        written = [record.value for record in transactions._log.records()]
+        for before, after in pairwise(written):
+            is_done = before is None or msgpack.unpackb(before)[2]
+            assert is_done or after is not None, "a decision was forgotten before it was done"
+        assert written[-1] is None
 
 
 async def test_a_record_of_an_older_broker_is_understood(tmp_path):
