@@ -35,7 +35,7 @@ Client = TypeVar("Client", bound=_Client)
 T = TypeVar("T")
 
 
-class _Blocking(Generic[Client]):
+class Blocking(Generic[Client]):
     """A client and the thread that its loop runs in. Opened when it is made."""
 
     def __init__(self, make: type[Client], *arguments: Any, **options: Any) -> None:
@@ -121,7 +121,7 @@ async def _await(delivery: Awaitable[T], timeout: float | None) -> T:
         return await delivery
 
 
-class SyncProducer(_Blocking[Producer]):
+class SyncProducer(Blocking[Producer]):
     """A Producer that blocks. It takes the same options.
 
     Example::
@@ -180,7 +180,7 @@ class SyncProducer(_Blocking[Producer]):
         self._thread.call(self._client.flush())
 
 
-class SyncConsumer(_Blocking[Consumer]):
+class SyncConsumer(Blocking[Consumer]):
     """A Consumer that blocks. It takes the same options.
 
     Example::
@@ -267,7 +267,7 @@ class SyncConsumer(_Blocking[Consumer]):
         return self._thread.call(self._client.committed(*partitions))
 
 
-class SyncAdmin(_Blocking[Admin], SyncGroupAdmin):
+class SyncAdmin(Blocking[Admin], SyncGroupAdmin):
     """An Admin that blocks. It takes the same options."""
 
     def __init__(self, bootstrap: str | Iterable[str] = "127.0.0.1:7400", **options: Any) -> None:

@@ -139,11 +139,11 @@ class GroupMember:
         self._end_session()
         self._settled.cancel()
 
-    async def leave(self) -> None:
+    async def leave(self, *, keeps_seat: bool = True) -> None:
         """Tell the broker, if it can be reached; else the session timeout tells it."""
         if not self.is_joined or self._failure is not None:
             return
-        keep_seat = self._options.instance_id is not None
+        keep_seat = keeps_seat and self._options.instance_id is not None
         request = GroupLeaveRequest(self._options.group, self.id, self.epoch, keep_seat)
         self.epoch = JOIN_EPOCH
         try:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
@@ -57,12 +58,16 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside the event loop would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the loop, and let the caller wait when he wants to."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a plain function in the loop's thread and wait for it."""

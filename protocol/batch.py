@@ -79,7 +79,7 @@ class EncodeOptions(TypedDict, total=False):
     max_bytes: int
 
 
-class _Fields(TypedDict):
+class HeaderFields(TypedDict):
     """The header fields that do not follow from the columns."""
 
     flags: int
@@ -115,7 +115,7 @@ def encode_batch(
     _check_lengths(count, keys=keys, headers=headers)
     packed, first, latest = _pack_timestamps(timestamps, count)
     header_column = None if headers is None else encode_headers(headers)
-    fields = _Fields(
+    fields = HeaderFields(
         flags=0,
         record_count=count,
         offset_span=count,
@@ -162,7 +162,7 @@ def encode_compacted(
     if not keep:
         kept_times = header.first_timestamp_us
     packed, first, latest = _pack_timestamps(kept_times, count)
-    fields = _Fields(
+    fields = HeaderFields(
         flags=header.flags | FLAG_COMPACTED,
         record_count=count,
         offset_span=header.offset_span,
@@ -268,7 +268,7 @@ def _pack_timestamps(
 
 
 def _assemble(
-    fields: _Fields,
+    fields: HeaderFields,
     values: Sequence[Cell],
     keys: Sequence[Cell] | None,
     headers: Sequence[Cell] | None,
@@ -278,18 +278,35 @@ def _assemble(
     level: int | None,
     max_bytes: int,
 ) -> bytearray:
-    if codec not in MAX_RATIO:
-        raise UnsupportedCodec(f"codec {codec}")
-    limit = max_bytes - HEADER_BYTES if codec == CODEC_NONE else MAX_UNCOMPRESSED_BYTES
+    limit = columns_limit(codec, max_bytes)
     parts, size = encode_columns(values, keys, headers, timestamps, deltas, max_bytes=limit)
-    # One join, with room in front for the header: each cell is copied once, and a batch is one
-    # allocation. A bytes object would take a second copy, since its header comes last.
     try:
-        batch = bytearray().join((_NO_HEADER, *parts))
+        return seal_batch(fields, parts, size, codec, level, max_bytes)
     except (TypeError, BufferError) as error:
         raise _bad_column(values, keys, error) from None
+
+
+def columns_limit(codec: int, max_bytes: int) -> int:
+    """The most bytes of columns, uncompressed, in a batch of `max_bytes`."""
+    if codec not in MAX_RATIO:
+        raise UnsupportedCodec(f"codec {codec}")
+    return max_bytes - HEADER_BYTES if codec == CODEC_NONE else MAX_UNCOMPRESSED_BYTES
+
+
+def seal_batch(
+    fields: HeaderFields,
+    parts: Iterable[Buffer],
+    size: int,
+    codec: int,
+    level: int | None,
+    max_bytes: int,
+) -> bytearray:
+    """A batch of columns in parts that are `size` bytes together; TypeError where they are not."""
+    # One join, with room in front for the header: each cell is copied once, and a batch is one
+    # allocation. A bytes object would take a second copy, since its header comes last.
+    batch = bytearray().join((_NO_HEADER, *parts))
     if len(batch) != HEADER_BYTES + size:
-        raise _bad_column(values, keys, "a cell changed its length")
+        raise TypeError("a cell changed its length")
     if codec != CODEC_NONE:
         compressed = compress(codec, memoryview(batch)[HEADER_BYTES:], level)
         if len(compressed) < size:

@@ -103,7 +103,7 @@ def encode_columns(
             continue
         count = len(column.lengths)
         lengths = struct.pack(f"<{count}i", *column.lengths)
-        parts += (_ARRAY_OF_TWO, *_bin_parts(lengths), _bin_header(column.data_bytes))
+        parts += (_ARRAY_OF_TWO, *_bin_parts(lengths), bin_header(column.data_bytes))
         parts += column.present
     parts += _bin_parts(deltas)
     return parts, size
@@ -157,12 +157,12 @@ def _encode_header(index: int, pairs: object) -> bytes:
     return cell
 
 
-def _bin_header(size: int) -> bytes:
+def bin_header(size: int) -> bytes:
     return _BIN_HEADER.pack(_BIN32, size)
 
 
 def _bin_parts(data: bytes | None) -> tuple[bytes, ...]:
-    return (_NIL,) if data is None else (_bin_header(len(data)), data)
+    return (_NIL,) if data is None else (bin_header(len(data)), data)
 
 
 def _bin_size(data: bytes | None) -> int:

@@ -63,6 +63,7 @@ MAX_STAGED_BATCHES: Final = 100_000  # of one step of a transaction
 ASSIGNOR_STICKY: Final = "sticky"
 ASSIGNOR_RANGE: Final = "range"
 ASSIGNOR_ROUNDROBIN: Final = "roundrobin"
+ASSIGNOR_EXCLUSIVE: Final = "exclusive"  # everything to one member, and no second one let in
 JOIN_EPOCH: Final = 0  # the member epoch of who is not a member yet
 NO_MEMBER: Final = ""  # the member id of a commit without membership
 NO_OFFSET: Final = -1  # nothing was committed

@@ -348,6 +348,16 @@ class BadGroupName(SeglogError):
     advice = "Use 1 to 200 of the characters a-z A-Z 0-9 . _ - and begin with a letter, digit or _"
 
 
+class GroupTaken(SeglogError):
+    """A member of the group, or the one who wants to join it, shares it with nobody."""
+
+    code = 108
+    advice = (
+        "Stop the other one, or choose another group; one that crashed is gone after its session"
+        " timeout"
+    )
+
+
 # --- the client's own: they never travel ---------------------------------------------------------
 
 

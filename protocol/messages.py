@@ -306,17 +306,23 @@ class StageResponse(Message):
 
 
 class CommitStagedRequest(Message):
-    """Publish a step: these staged batches, in this order. Once decided, the decision stands."""
+    """Publish a step: these staged batches, in this order. Once decided, the decision stands.
+
+    `is_last`: no step follows, so the transaction is remembered for `staged.retention.ms` only.
+    """
 
     transaction: TransactionName
     step: Step
     positions: Annotated[list[Offset], Meta(max_length=MAX_STAGED_BATCHES)]
+    is_last: bool = False
 
 
 class CommitStagedResponse(Message):
-    """`was_done`: the step had been committed before, and this call changed nothing."""
+    """`was_done`: the step had been committed before, and this call changed nothing. `last_step` is
+    then that step, or a later one."""
 
     was_done: bool
+    last_step: int = -1
 
 
 class DescribeTransactionRequest(Message):

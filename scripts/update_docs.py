@@ -24,6 +24,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "metrics": reference.metrics,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
+    **importlib.import_module("scripts.docs_spark").GENERATED,
 }
 FILES: dict[str, Callable[[], str]] = importlib.import_module("scripts.docs_dashboard").FILES
 PLACE = re.compile(

@@ -102,10 +102,13 @@ class BrokerConfig(
     # --- transactions ---
     #: Transactions that are remembered.
     max_transactions: Count = 100_000
-    #: A transaction that did nothing for this long is forgotten.
-    transaction_retention_ms: Annotated[int, Meta(ge=1)] = 7 * DAY_MS
-    #: Staged batches that nobody committed go after this time.
+    #: A transaction that did nothing for this long is forgotten: a query that is stopped for longer
+    #: may publish its last batch again.
+    transaction_retention_ms: Annotated[int, Meta(ge=1)] = 90 * DAY_MS
+    #: What is staged for a step goes this long after the last of it, if nobody commits it.
     staged_retention_ms: Annotated[int, Meta(ge=1)] = DAY_MS
+    #: Batches that wait staged, of all transactions together.
+    max_staged_batches: Count = 500_000
 
     # --- storage ---
     #: Size of each of the two journal files, through which groups that touch many partitions go.

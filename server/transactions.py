@@ -3,18 +3,21 @@
 A transaction is a name (a Spark query, say) whose steps are numbered: 0, 1, 2, … Each step is
 published once, whoever asks for it however often.
 
-    stage    batches go to the internal topic `__staged`, durable, where no reader sees them;
-    several
-             attempts at the same step may stage, and what nobody commits expires there
+    stage    batches go to the internal topic `__staged`, durable, where no reader sees them (see
+             staging.py); several attempts at the same step may stage
     commit   1  an intent goes to `__transactions`: this step, these staged batches     the decision
              2  the batches are appended to their topics, with the transaction's own producer id,
                 the step as producer epoch, and sequences from 0
              3  the step is marked as done
 
-A crash before 1 leaves nothing; after 1 the broker finishes by itself at its next start: what was
-appended already is known by its sequence and not appended again. A second commit of a step finds it
-done, or finishes the intent it finds, whatever it names itself; a commit of an earlier step changes
-nothing. So an attempt that comes late is without effect, and readers need no isolation level.
+A crash before 1 leaves nothing; after 1 the broker finishes by itself, at its next start or, where
+a disk was full or a partition offline, in the next round of housekeeping: what was appended already
+is known by its sequence and not appended again. A second commit of a step finds it done, or
+finishes the intent it finds, whatever it names itself; a commit of an earlier step changes nothing.
+So an attempt that comes late is without effect, and readers need no isolation level.
+
+Bounded: transactions by `max.transactions`, what is in memory of a step that is published by two
+windows of staging.py, steps that are published at a time by MAX_PUBLISHING.
 """
 
 from __future__ import annotations
@@ -22,37 +25,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
 
-from ..protocol.batch import decode_batch
-from ..protocol.constants import MAX_BATCH_BYTES, SEQUENCE_MODULUS
+from ..protocol.constants import MAX_BATCH_BYTES, MIB, SEQUENCE_MODULUS
 from ..protocol.errors import (
+    BatchTooLarge,
     DuplicateSequence,
     LimitExceeded,
     ProducerFenced,
     SeglogError,
-    StagedDataGone,
     StepCommitted,
     UnknownPartition,
     UnknownTopic,
 )
-from ..protocol.header import Buffer, check_produced, split_batches
+from ..protocol.header import Buffer, check_produced
 from ..protocol.produce_frame import renumber
-from ..protocol.records import Record
 from .group_commit import Outcome
 from .internal_topic import InternalTopic
+from .staging import StagedBatch, Staging
+from .storage.config import LogConfig, config_values
 
 if TYPE_CHECKING:
     from .app import Broker
 
 logger = logging.getLogger(__name__)
 
-STAGED_TOPIC: Final = "__staged"
 TRANSACTIONS_TOPIC: Final = "__transactions"
-_STAGED_SEGMENT_MS: Final = 10 * 60 * 1000
+MAX_PUBLISHING: Final = 4
+MAX_STEP_RECORDS: Final = SEQUENCE_MODULUS // 2 - 1  # a partition: beyond, a sequence looks old
+_FORGOTTEN_AT_ONCE: Final = 1_000
+
+#: All of them, so that no default for users' topics reaches this one.
+_SETTINGS: Final = config_values(
+    LogConfig(
+        cleanup_policy="compact",
+        segment_bytes=8 * MIB,  # a start reads what compaction has not seen: sealed often
+        delete_retention_ms=60_000,  # nobody reads but a start, which reads all
+        max_batch_bytes=MAX_BATCH_BYTES,  # an intent names up to MAX_STAGED_BATCHES positions
+    )
+)
 
 
 class Transaction(NamedTuple):
@@ -63,14 +79,30 @@ class Transaction(NamedTuple):
     is_done: bool
     positions: tuple[int, ...]  # in `__staged`, of the step's batches
     time_us: int
+    is_last: bool = False  # no step follows: it need not be remembered for long
 
 
-class StagedBatch(NamedTuple):
-    """A batch that waits for its commit."""
+class _Turns:
+    """A lock for each name, there only while someone holds it or waits for it."""
 
-    topic: str
-    partition: int
-    batch: bytes
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._users[name] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name], self._locks[name]
+
+    def is_taken(self, name: str) -> bool:
+        return name in self._locks
 
 
 class Transactions:
@@ -79,43 +111,39 @@ class Transactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table: dict[str, Transaction] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._beside: list[asyncio.Task[None]] = []
+        self._turns = _Turns()
+        self._publishing = asyncio.Semaphore(MAX_PUBLISHING)
+        self._beside: asyncio.Task[None] | None = None
+        self._commits: set[asyncio.Task[bool]] = set()
         self.finished = asyncio.Event()  # what an earlier broker decided is published
-        config = broker.config
-        self._log = InternalTopic(broker.topics, broker.writer, TRANSACTIONS_TOPIC)
-        self._staged = InternalTopic(
-            broker.topics,
-            broker.writer,
-            STAGED_TOPIC,
-            {
-                "cleanup.policy": "delete",
-                "retention.ms": config.staged_retention_ms,
-                "segment.ms": min(_STAGED_SEGMENT_MS, config.staged_retention_ms),
-                "max.batch.bytes": MAX_BATCH_BYTES,
-            },
-        )
+        self.staging = Staging(broker)
+        self._log = InternalTopic(broker.topics, broker.writer, TRANSACTIONS_TOPIC, dict(_SETTINGS))
 
     def load(self) -> None:
         """Read the table; called before the first connection."""
         for key, value in self._log.load().items():
-            producer_id, step, is_done, positions, time_us = msgpack.unpackb(value)
+            producer_id, step, is_done, positions, time_us, *more = msgpack.unpackb(value)
             self._table[key.decode()] = Transaction(
-                producer_id, step, is_done, tuple(positions), time_us
+                producer_id, step, is_done, tuple(positions), time_us, *more
             )
+        self.staging.load(self._is_published)
 
     def start(self) -> None:
         """Finish, in the background, the steps that a crash left behind their decision."""
-        self._beside = [
-            asyncio.create_task(self._finish_all()),
-            asyncio.create_task(self._expire_for_ever()),
-        ]
+        self._beside = asyncio.create_task(self._tend_for_ever())
 
     async def stop(self) -> None:
         """May be called twice; a step that is not finished is finished at the next start."""
-        for task in self._beside:
+        if self._beside is not None:
+            self._beside.cancel()
+            await asyncio.gather(self._beside, return_exceptions=True)
+        if self._commits:
+            await asyncio.wait(
+                self._commits, timeout=self._broker.config.shutdown_timeout_ms / 1000
+            )
+        for task in self._commits:
             task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*self._commits, return_exceptions=True)
 
     def last_step(self, name: str) -> int:
         """The last step that was decided; -1 where there is none."""
@@ -126,77 +154,132 @@ class Transactions:
         """The table as it is now. One step: any thread may ask."""
         return self._table.copy()
 
+    def _is_published(self, name: str, step: int) -> bool:
+        known = self._table.get(name)
+        return known is not None and (step < known.step or (step == known.step and known.is_done))
+
     # --- staging ---------------------------------------------------------------------------------
 
     async def stage(self, name: str, step: int, topic: str, partition: int, batch: Buffer) -> int:
         """Keep a batch, durably, out of sight; returns its position, for the commit."""
+        self._check_open(name, step)
+        position, waiting = await self.staging.stage(
+            name, step, topic, partition, batch, self._now_us()
+        )
+        self._check_open(name, step)  # decided while this was written: what came late is not kept
+        self.staging.keep(name, step, position, waiting, self._now_us())
+        self._broker.metrics.staged_batches += 1
+        return position
+
+    def _check_open(self, name: str, step: int) -> None:
         if step <= self.last_step(name):
             raise StepCommitted(f"step {step} of {name} was committed before")
-        self._broker.topics.partition(topic, partition)
-        check_produced(batch)
-        key = msgpack.packb([name, step, topic, partition])
-        result = await self._staged.append([key], [bytes(batch)], self._now_us())
-        self._broker.metrics.staged_batches += 1
-        return result.base_offset
-
-    def _read_staged(self, name: str, step: int, position: int) -> StagedBatch:
-        """The batch at a position. It must be this step's: nobody publishes another one's data."""
-        log = self._staged.log
-        if log is None or not log.log_start <= position < log.durable_end:
-            raise StagedDataGone(f"nothing is staged at {position} for step {step} of {name}")
-        (batch,) = split_batches(log.read(position, 1))
-        record: Record = decode_batch(batch).records()[0]
-        assert record.key is not None
-        assert record.value is not None
-        staged_name, staged_step, topic, partition = msgpack.unpackb(record.key)
-        if (staged_name, staged_step) != (name, step) or record.offset != position:
-            raise StagedDataGone(f"what is staged at {position} is not of step {step} of {name}")
-        return StagedBatch(topic, partition, record.value)
 
     # --- committing ------------------------------------------------------------------------------
 
-    async def commit(self, name: str, step: int, positions: Sequence[int]) -> bool:
-        """Publish a step; True where this call did, False where it was done before."""
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
+    async def commit(
+        self, name: str, step: int, positions: Sequence[int], *, is_last: bool = False
+    ) -> bool:
+        """Publish a step; True where this call did, False where it was done before.
+
+        A caller that goes away does not stop what was decided.
+        """
+        task = asyncio.create_task(self._commit(name, step, positions, is_last))
+        self._commits.add(task)
+        task.add_done_callback(self._forget_commit)
+        return await asyncio.shield(task)
+
+    def _forget_commit(self, task: asyncio.Task[bool]) -> None:
+        self._commits.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("a commit failed: %s", error)  # told to its caller, if he is still there
+
+    async def _commit(self, name: str, step: int, positions: Sequence[int], is_last: bool) -> bool:
+        async with self._turns.of(name):
             known = self._table.get(name)
             if known is not None and not known.is_done:
                 await self._publish(name, known)  # decided before: that decision stands
                 known = self._table[name]
             if known is not None and step <= known.step:
                 return False
-            decided = await self._decide(name, step, positions, known)
+            decided = await self._decide(name, step, positions, is_last, known)
             await self._publish(name, decided)
             return True
 
     async def _decide(
-        self, name: str, step: int, positions: Sequence[int], known: Transaction | None
+        self,
+        name: str,
+        step: int,
+        positions: Sequence[int],
+        is_last: bool,
+        known: Transaction | None,
     ) -> Transaction:
         limit = self._broker.config.max_transactions
         if known is None and len(self._table) >= limit:
             raise LimitExceeded(f"max.transactions allows {limit}")
-        for position in positions:
-            staged = await self._in_reader(name, step, position)
-            self._broker.topics.partition(staged.topic, staged.partition)
+        self._check_targets(name, step, positions)
         if known is None:
             producer_id = await self._broker.writer.run(self._broker.producer_ids.take)
         else:
             producer_id = known.producer_id
-        decided = Transaction(producer_id, step, False, tuple(positions), self._now_us())
+        decided = Transaction(producer_id, step, False, tuple(positions), self._now_us(), is_last)
         await self.save(name, decided)
         return decided
 
+    def _check_targets(self, name: str, step: int, positions: Sequence[int]) -> None:
+        """Refuse now what could not be published after the decision."""
+        records: Counter[tuple[str, int]] = Counter()
+        longest: Counter[tuple[str, int]] = Counter()
+        for waiting in self.staging.check(name, step, positions):
+            target = (waiting.topic, waiting.partition)
+            records[target] += waiting.record_count
+            longest[target] = max(longest[target], waiting.length)
+        for target, count in records.items():
+            limit = self._broker.topics.partition(*target).log.config.max_batch_bytes
+            where = f"step {step} of {name}, {target[0]}/{target[1]}"
+            if longest[target] > limit:
+                raise BatchTooLarge(f"{where}: a batch of {longest[target]} bytes, {limit} allowed")
+            if count > MAX_STEP_RECORDS:
+                raise LimitExceeded(f"{where}: {count} records, a step takes {MAX_STEP_RECORDS}")
+
     async def _publish(self, name: str, decided: Transaction) -> None:
-        """Append what was decided, as far as it is not there yet, and mark the step as done."""
+        """Append what was decided, as far as it is not there yet, and mark the step as done.
+
+        The next window is read while the last one is written. Where an append fails, later ones of
+        that partition are refused as a gap: order holds, and the next attempt begins at the first.
+        """
+        loop = asyncio.get_running_loop()
         sequences: dict[tuple[str, int], int] = {}
-        outcomes: list[asyncio.Future[Outcome]] = []
-        for position in decided.positions:
-            staged = await self._in_reader(name, decided.step, position)
+        before: list[asyncio.Future[Outcome]] = []
+        async with self._publishing:
+            for window in self.staging.windows(name, decided.step, decided.positions):
+                batches = await loop.run_in_executor(
+                    self._broker.readers, self.staging.read, name, decided.step, window
+                )
+                outcomes = self._append(name, decided, batches, sequences)
+                await _settle(before)
+                before = outcomes
+            await _settle(before)
+        await self.save(name, decided._replace(is_done=True, positions=()))
+        self.staging.release(name, decided.step)
+        self._broker.metrics.published_steps += 1
+
+    def _append(
+        self,
+        name: str,
+        decided: Transaction,
+        batches: Sequence[StagedBatch],
+        sequences: dict[tuple[str, int], int],
+    ) -> list[asyncio.Future[Outcome]]:
+        outcomes = []
+        for staged in batches:
             target = (staged.topic, staged.partition)
             try:
                 partition = self._broker.topics.partition(*target)
             except (UnknownTopic, UnknownPartition) as gone:
-                logger.error("step %d of %s: %s", decided.step, name, gone.what)
+                logger.error(
+                    "step %d of %s: %s: its records are dropped", decided.step, name, gone.what
+                )
                 continue
             sequence = sequences.get(target, 0)
             batch = renumber(
@@ -208,21 +291,7 @@ class Transactions:
             header = check_produced(batch)
             sequences[target] = (sequence + header.offset_span) % SEQUENCE_MODULUS
             outcomes.append(self._broker.writer.append(partition, batch, header))
-        for outcome in outcomes:
-            result = await outcome
-            # Fenced: a later step was published here, and this one before it.
-            if isinstance(result, SeglogError) and not isinstance(
-                result, DuplicateSequence | ProducerFenced
-            ):
-                raise result
-        await self.save(name, decided._replace(is_done=True, positions=()))
-        self._broker.metrics.published_steps += 1
-
-    async def _in_reader(self, name: str, step: int, position: int) -> StagedBatch:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._broker.readers, self._read_staged, name, step, position
-        )
+        return outcomes
 
     async def save(self, name: str, transaction: Transaction) -> None:
         """Make it durable, then known."""
@@ -230,41 +299,76 @@ class Transactions:
         await self._log.append([name.encode()], [value], transaction.time_us)
         self._table[name] = transaction
 
-    async def _finish_all(self) -> None:
-        for name, transaction in list(self._table.items()):
-            if transaction.is_done:
-                continue
-            try:
-                await self.commit(name, transaction.step, ())
-            except SeglogError as error:
-                logger.error(
-                    "step %d of %s could not be finished: %s", transaction.step, name, error
-                )
-        self.finished.set()
+    # --- beside traffic --------------------------------------------------------------------------
 
-    async def _expire_for_ever(self) -> None:
+    async def _tend_for_ever(self) -> None:
         while True:
+            await self._finish_decided()
+            self.finished.set()
             await asyncio.sleep(self._broker.config.housekeeping_interval_ms / 1000)
             try:
                 await self.expire()
-            except SeglogError as error:
-                logger.error("transactions could not be forgotten: %s", error)
+                await self.staging.trim()
+            except (SeglogError, OSError) as error:
+                logger.error("transactions could not be tidied up: %s", error)
+
+    async def _finish_decided(self) -> None:
+        for name, transaction in list(self._table.items()):
+            if transaction.is_done or self._turns.is_taken(name):
+                continue
+            try:
+                await self._commit(name, transaction.step, (), False)
+            except (SeglogError, OSError) as error:
+                logger.error(
+                    "step %d of %s could not be finished: %s", transaction.step, name, error
+                )
 
     async def expire(self) -> int:
-        """Forget the transactions that were silent for too long; how many went."""
-        oldest_us = self._now_us() - self._broker.config.transaction_retention_ms * 1000
+        """Forget the transactions and the staged steps that were silent for too long; how many
+        transactions went."""
+        config, now_us = self._broker.config, self._now_us()
+        staged_before_us = now_us - config.staged_retention_ms * 1000
+        silent_before_us = now_us - config.transaction_retention_ms * 1000
         silent = [
             name
             for name, known in self._table.items()
-            if known.is_done and known.time_us < oldest_us
+            if known.is_done
+            and known.time_us < (staged_before_us if known.is_last else silent_before_us)
+            and not self._turns.is_taken(name)
         ]
-        if silent:
-            keys = [name.encode() for name in silent]
-            await self._log.append(keys, [None] * len(keys), self._now_us())
-            for name in silent:
-                self._table.pop(name, None)
-                self._locks.pop(name, None)
+        for start in range(0, len(silent), _FORGOTTEN_AT_ONCE):
+            await self._forget(silent[start : start + _FORGOTTEN_AT_ONCE])
+        self.staging.expire(staged_before_us, self._is_needed)
         return len(silent)
+
+    async def _forget(self, names: Sequence[str]) -> None:
+        """Their turns are held meanwhile: a commit that comes now waits, and then begins anew."""
+        async with AsyncExitStack() as turns:
+            held = [name for name in names if not self._turns.is_taken(name)]
+            for name in held:
+                await turns.enter_async_context(self._turns.of(name))
+            await self._log.append(
+                [name.encode() for name in held], [None] * len(held), self._now_us()
+            )
+            for name in held:
+                del self._table[name]
+
+    def _is_needed(self, name: str, step: int) -> bool:
+        """Whether a decision names what is staged for this step, or is being made."""
+        known = self._table.get(name)
+        decided = known is not None and not known.is_done and known.step == step
+        return decided or self._turns.is_taken(name)
 
     def _now_us(self) -> int:
         return time.time_ns() // 1000
+
+
+async def _settle(outcomes: Sequence[asyncio.Future[Outcome]]) -> None:
+    """Wait for all; raise the first that is not in its log."""
+    results = [await outcome for outcome in outcomes]
+    for result in results:
+        # Fenced: a later step was published here, and this one before it.
+        if isinstance(result, SeglogError) and not isinstance(
+            result, DuplicateSequence | ProducerFenced
+        ):
+            raise result

@@ -4,6 +4,7 @@
     range       of each topic a run of neighbours for each member: same numbers of several topics
                 meet in one member
     roundrobin  all partitions dealt in turn, as cards
+    exclusive   all to the only member: who offers it shares the group with nobody (limits.py)
 
 Members come in a fixed order (by their seat's name) and everything follows it. A partition goes to
 one member that subscribes to its topic; where nobody does, to nobody.
@@ -17,7 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ...protocol.constants import ASSIGNOR_RANGE, ASSIGNOR_ROUNDROBIN, ASSIGNOR_STICKY
+from ...protocol.constants import (
+    ASSIGNOR_EXCLUSIVE,
+    ASSIGNOR_RANGE,
+    ASSIGNOR_ROUNDROBIN,
+    ASSIGNOR_STICKY,
+)
 
 TopicPartition = tuple[str, int]
 Assignment = dict[str, set[TopicPartition]]
@@ -90,6 +96,7 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
     ASSIGNOR_STICKY: assign_sticky,
     ASSIGNOR_RANGE: assign_range,
     ASSIGNOR_ROUNDROBIN: assign_roundrobin,
+    ASSIGNOR_EXCLUSIVE: assign_range,  # of one member
 }
 
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from ...protocol.constants import (
+    ASSIGNOR_EXCLUSIVE,
     GROUP_NAME_PATTERN,
     JOIN_EPOCH,
     MAX_COMMIT_METADATA_LENGTH,
@@ -14,6 +15,7 @@ from ...protocol.constants import (
 from ...protocol.errors import (
     BadGroupName,
     BadRequest,
+    GroupTaken,
     LimitExceeded,
     MemberFenced,
     NoCommonAssignor,
@@ -86,7 +88,17 @@ def check_not_fenced(group: Group, member_id: str) -> None:
 
 
 def check_assignor(group: Group, joining: Member, replacing: str = "") -> None:
-    """All members of a group must have one in common, also with the one who joins."""
+    """All members of a group must have one in common, also with the one who joins; and who offers
+    `exclusive` must be alone.
+    """
+    for other in group.members.values():
+        if other.id != replacing and ASSIGNOR_EXCLUSIVE in (*joining.assignors, *other.assignors):
+            raise GroupTaken(
+                f"group {group.name} is in use by {other.client_name or 'a client'} at"
+                f" {other.address or 'an unknown address'} (member {other.id}),"
+                f" and {'that one' if ASSIGNOR_EXCLUSIVE in other.assignors else 'this one'}"
+                " does not share it"
+            )
     if group.common_assignor(joining, replacing) is None:
         offered = ", ".join(joining.assignors)
         raise NoCommonAssignor(f"group {group.name}: not all support one of {offered}")

@@ -28,6 +28,8 @@ async def handle_stage(
     broker: Broker, connection: Connection, request: StageRequest
 ) -> StageResponse:
     broker.check_array(request.batches, "batches")
+    if broker.writer.is_full:
+        connection.wait_for_writer(broker.writer.when_room)
     return StageResponse(
         await asyncio.gather(*(_stage(broker, request, batch) for batch in request.batches))
     )
@@ -47,11 +49,10 @@ async def _stage(broker: Broker, request: StageRequest, batch: ProduceBatch) -> 
 async def handle_commit_staged(
     broker: Broker, connection: Connection, request: CommitStagedRequest
 ) -> CommitStagedResponse:
-    # Shielded: a driver that goes away in the middle does not stop what was decided.
-    published = await asyncio.shield(
-        broker.transactions.commit(request.transaction, request.step, request.positions)
+    published = await broker.transactions.commit(
+        request.transaction, request.step, request.positions, is_last=request.is_last
     )
-    return CommitStagedResponse(not published)
+    return CommitStagedResponse(not published, broker.transactions.last_step(request.transaction))
 
 
 async def handle_describe_transaction(

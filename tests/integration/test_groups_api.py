@@ -231,6 +231,33 @@ async def test_a_static_member_that_leaves_for_good_frees_its_seat(client):
     assert first.assignment == places(4)
 
 
+async def test_an_exclusive_member_shares_its_group_with_nobody(client):
+    await client.create("t", 4)
+    first = Member(client, assignors=["exclusive"])
+    await first.beat()
+    for assignors in (["exclusive"], ["sticky", "range"], ["exclusive", "sticky"]):
+        with pytest.raises(errors.GroupTaken, match=f"in use by raw at .*{first.id}.*that one"):
+            await Member(client, assignors=assignors).beat()
+    await first.beat()
+    assert first.assignment == places(4)  # it was not disturbed
+    await first.leave()
+    second = Member(client)
+    await second.beat()
+    with pytest.raises(errors.GroupTaken, match=f"{second.id}.*this one does not share it"):
+        await Member(client, assignors=["exclusive"]).beat()
+
+
+async def test_an_exclusive_members_seat_can_be_taken_over(client):
+    await client.create("t", 4)
+    first = Member(client, assignors=["exclusive"], instance_id="seat")
+    await first.beat()
+    second = Member(client, assignors=["exclusive"], instance_id="seat")
+    await second.beat()
+    assert second.assignment == places(4)
+    with pytest.raises(errors.MemberFenced):
+        await first.beat()
+
+
 async def test_a_member_without_a_common_assignor_is_refused(client):
     await client.create("t", 4)
     first = Member(client, assignors=["range", "sticky"])

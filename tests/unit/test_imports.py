@@ -6,7 +6,7 @@
     server.groups    protocol; no asyncio, no I/O, no clock
     client           protocol
     spark_connector  client, protocol
-    scripts          client, protocol, server.storage
+    scripts          client, protocol, spark_connector, server.storage
 
 An import counts wherever it stands: in a function, under TYPE_CHECKING, relative, or by name
 through importlib.
@@ -50,8 +50,9 @@ RULES = {
     "client.embedded": Rule(("protocol", "client", "server")),
     "client.pytest_plugin": Rule(("protocol", "client", "server")),
     "spark_connector": Rule(("client", "protocol")),
-    # The storage layer, for tools that look into segment files; seglog, for the public names.
-    "scripts": Rule(("client", "protocol", "server.storage", "seglog")),
+    # The storage layer, for tools that look into segment files; seglog, for the public names; the
+    # Spark connector, for its bench, its part of the quickstart and the table of its options.
+    "scripts": Rule(("client", "protocol", "server.storage", "spark_connector", "seglog")),
     # It measures what counting costs on the broker's hot path, piece by piece.
     "scripts.bench_metrics": Rule(
         ("client", "protocol", "server.storage", "server.metrics", "seglog")
