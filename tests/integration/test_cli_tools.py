@@ -2,93 +2,28 @@
 
 import base64
 import json
-import os
-import pty
 import re
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from scripts import docs_cli
-from seglog import SyncAdmin, SyncConsumer, SyncProducer, embedded_blocking
+from seglog import SyncConsumer, embedded_blocking
 from seglog.cli import run
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import (
+    ROOT,
+    TIMEOUT_S,
+    Result,
+    Tools,
+    assert_refused,
+    offline_tools,
+    shown_on_terminal,
+)
+
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 30
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def environment(bootstrap: str) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**ours, "COLUMNS": "100", "PATH": path, "SEGLOG_BOOTSTRAP": bootstrap}
-
-
-class Tools:
-    """Runs commands against one broker."""
-
-    def __init__(self, bootstrap: str, data: Path) -> None:
-        self.bootstrap = bootstrap
-        self.data = data
-        self.environment = environment(bootstrap)
-
-    def __call__(self, *arguments: str | Path, given: str | bytes = b"") -> Result:
-        done = subprocess.run(
-            [*SEGLOG, *map(str, arguments)],
-            env=self.environment, input=given.encode() if isinstance(given, str) else given,
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
-
-    def shell(self, script: str) -> Result:
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-ec", script],
-            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        return Result(done.returncode, done.stdout, done.stderr)
-
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [*SEGLOG, *arguments], env=self.environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def topic(self, name: str, *values: bytes, partitions: int = 1, **config: str | int) -> str:
-        """A new topic that holds these values."""
-        settings = {key.replace("_", "."): value for key, value in config.items()}
-        with SyncAdmin(self.bootstrap) as admin:
-            admin.create_topic(name, partitions, settings)
-        self.write(name, *values)
-        return name
-
-    def write(self, topic: str, *values: bytes, **columns) -> None:
-        with SyncProducer(self.bootstrap) as producer:
-            producer.send_batch(topic, list(values), **columns)
-
-    def values(self, topic: str) -> list[bytes | None]:
-        """Everything of a topic with one partition."""
-        with SyncAdmin(self.bootstrap) as admin:
-            (end,) = admin.list_offsets(topic, "latest").values()
-        found: list[bytes | None] = []
-        with SyncConsumer(topic, bootstrap=self.bootstrap, start="earliest") as consumer:
-            while len(found) < end.offset:
-                found += [record.value for record in consumer.getmany()]
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -98,33 +33,9 @@ def tools(tmp_path_factory) -> Iterator[Tools]:
         yield Tools(broker.bootstrap, data)
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Path:
-    """The data folder of a broker that has stopped: topic t, 30 batches, several segments."""
-    with embedded_blocking(tmp_path / "data") as broker:
-        tools = Tools(broker.bootstrap, broker.data)
-        tools.topic("t", segment_bytes=1500)
-        with SyncProducer(broker.bootstrap) as producer:
-            for number in range(30):
-                producer.send_and_wait("t", b"value %d" % number)
-    return tmp_path / "data"
-
-
 @pytest.fixture(scope="module")
 def offline() -> Tools:
-    """Commands with no broker to talk to."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    return Tools(f"127.0.0.1:{port}", Path())
-
-
-def assert_refused(result: Result, code: int, *parts: str) -> None:
-    """One line on standard error, nothing on standard output."""
-    assert (result.code, result.out) == (code, ""), result.err
-    (line,) = result.err.splitlines()
-    assert line.startswith("seglog: ")
-    for part in parts:
-        assert part in line
+    return offline_tools()
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -148,7 +59,7 @@ def test_a_topic_is_created_described_altered_and_deleted(tools):
 
     assert_refused(tools("topics", "delete", "life"), 2, "--yes")
     assert tools("topics", "delete", "life", "--yes").code == 0
-    assert_refused(tools("topics", "describe", "life"), 1, "no topic life", "seglog topics list")
+    assert_refused(tools("topics", "describe", "life"), 3, "no topic life", "seglog topics list")
 
 
 def test_the_broker_may_be_named_on_either_side_of_the_command(tools, offline):
@@ -310,38 +221,13 @@ def test_old_records_are_deleted(tools):
 # --- a terminal ----------------------------------------------------------------------------------
 
 
-def shown_on_terminal(tools: Tools, *arguments: str, typed: str = "") -> str:
-    """What a command shows on a terminal; `typed` is entered once it asks."""
-    master, end = pty.openpty()
-    shown = ""
-    with subprocess.Popen(
-        [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
-        stdin=end, stdout=end, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        while select.select([master], [], [], TIMEOUT_S)[0]:
-            try:
-                data = os.read(master, 65536)
-            except OSError:  # Linux: the other end is closed
-                break
-            shown += data.decode()
-            if not data:
-                break
-            if typed and shown.endswith("[y/N]: "):
-                os.write(master, typed.encode())
-                typed = ""
-        process.wait(TIMEOUT_S)
-    os.close(master)
-    return shown
-
-
 def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
     tools.topic("seen", b"\x1b[31mred\x07 \xff")
 
     table = shown_on_terminal(tools, "topics", "list")
     assert "┃" in table
     assert "\x1b[1m" in table  # bold
-    assert re.search(r"│ seen +│ 1 +│", table)
+    assert re.search(r"│ seen +│ +1 │", table)
     shown = shown_on_terminal(tools, "consume", "seen", "--exit-at-end")
     assert shown == "\\x1b[31mred\\x07 \\xff\r\n"
     asked = shown_on_terminal(tools, "topics", "delete", "seen", typed="n\n")
@@ -356,16 +242,16 @@ def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
 
 def test_a_broker_that_is_down_is_told_at_once(offline):
     for arguments in [["topics", "list"], ["consume", "x"], ["produce", "x"]]:
-        assert_refused(offline(*arguments), 1, offline.bootstrap, "refused", "seglog serve")
+        assert_refused(offline(*arguments), 4, offline.bootstrap, "refused", "seglog serve")
 
 
 @pytest.mark.parametrize(
     ("code", "arguments", "parts"),
     [
-        (1, ["consume", "nope"], ["no topic nope", "seglog topics create"]),
-        (1, ["produce", "nope"], ["no topic nope", "seglog topics create"]),
-        (1, ["consume", "wrong", "--partition", "7"], ["1 partitions", "no 7"]),
-        (2, ["consume", "wrong", "--from", "99"], ["--from", "offset 99", "0: 0 to 2"]),
+        (3, ["consume", "nope"], ["no topic nope", "seglog topics create"]),
+        (3, ["produce", "nope"], ["no topic nope", "seglog topics create"]),
+        (3, ["consume", "wrong", "--partition", "7"], ["1 partition,", "no 7"]),
+        (3, ["consume", "wrong", "--from", "99"], ["offset 99", "0: 0 to 2", "topics describe"]),
         (2, ["topics", "create", "x", "--config", "retention=1"], ["retention", "retention.ms"]),
     ],
 )
@@ -390,7 +276,7 @@ def test_a_mistake_that_the_broker_finds_is_told_in_one_line(tools, code, argume
         (["topics", "create", "x", "--config", "retention.ms"], ["--config", "KEY=VALUE"]),
         (["topics", "alter", "t"], ["nothing to change"]),
         (["records", "delete", "t", "--partition", "0", "--before", "x"], ["--before"]),
-        (["segments", "t", "--verify"], ["topic-t"]),
+        (["segments", "t", "--verify"], ["--data"]),
         (["segments", ".", "--verify", "--dump"], ["one at a time"]),
         (["topics", "list", "--bootstrap", "host:port"], ["host:port"]),
     ],
@@ -398,91 +284,6 @@ def test_a_mistake_that_the_broker_finds_is_told_in_one_line(tools, code, argume
 def test_a_mistake_on_the_command_line_is_told_before_anything_is_begun(arguments, parts, capsys):
     code = run(arguments)  # here: a process each would only take longer
     assert_refused(Result(code, *capsys.readouterr()), 2, *parts)
-
-
-# --- segments ------------------------------------------------------------------------------------
-
-
-def logs(data: Path) -> list[Path]:
-    return sorted((data / "topic-t" / "partition-0").glob("*.log"))
-
-
-def test_a_running_brokers_segments_are_listed_dumped_and_checked(tools):
-    tools.topic("live", b"a", b"b", segment_bytes=1 << 20)
-    folder = tools.data / "topic-live"
-
-    listed = tools("segments", "live").out
-    assert re.fullmatch(r"live/0\t00000000\.log\t0\t2\t\d+\tno\n", listed)
-    assert tools("segments", folder).out == listed  # the files say what the broker says
-    fields = tools("segments", folder / "partition-0", "--dump").out.split("\t")
-    assert fields[:6] == ["live/0", "00000000.log", "0", "0", "2", "2"]
-    assert tools("segments", folder, "--verify").code == 0
-    assert_refused(tools("segments", folder, "--repair"), 1, "in use", "Stop it first")
-
-
-def test_segments_of_a_stopped_broker_are_listed_with_their_ranges(stopped, offline):
-    rows = json.loads(offline("segments", stopped, "--output", "json").out)
-
-    assert len(rows) > 1
-    assert [row["start_offset"] for row in rows[1:]] == [row["end_offset"] for row in rows[:-1]]
-    assert (rows[0]["start_offset"], rows[-1]["end_offset"]) == (0, 30)
-    assert [row["is_sealed"] for row in rows] == [True] * (len(rows) - 1) + [False]
-    dumped = offline("segments", stopped, "--dump", "--output", "json").out.splitlines()
-    assert [json.loads(line)["base_offset"] for line in dumped] == list(range(30))
-
-
-def test_a_flipped_bit_is_found_and_its_place_told(stopped, offline):
-    path = logs(stopped)[0]
-    data = bytearray(path.read_bytes())
-    data[90] ^= 1
-    path.write_bytes(data)
-
-    result = offline("segments", stopped / "topic-t", "--verify")
-
-    assert result.code == 1
-    assert result.out.endswith("\tdamaged\n")
-    (line,) = result.err.splitlines()
-    assert line.startswith(f"{path}, byte 0, offset 0: ")
-
-
-def test_a_torn_tail_is_no_damage_and_repair_cuts_it(stopped, offline):
-    path = logs(stopped)[-1]
-    size = path.stat().st_size
-    with path.open("ab") as file:
-        file.write(b"torn")
-    checked = offline("segments", stopped, "--verify")
-    assert (checked.code, checked.err) == (
-        0, f"{path}, byte {size}, offset 30: a torn tail of 4 bytes, cut when a broker starts\n"
-    )  # fmt: skip
-
-    result = offline("segments", stopped, "--repair")
-
-    assert result.code == 0
-    assert "cutting 4 bytes behind offset 30" in result.out
-    assert path.stat().st_size == size
-    assert "nothing had to be done" in offline("segments", stopped, "--repair").err
-
-
-def test_lost_and_damaged_indexes_are_rebuilt_as_they_were(stopped, offline):
-    indexes = sorted((stopped / "topic-t" / "partition-0").glob("*.index"))
-    before = [path.read_bytes() for path in indexes]
-    indexes[0].unlink()
-    indexes[1].write_bytes(b"x" * 70)
-    checked = offline("segments", stopped, "--verify")
-    assert (checked.code, checked.err.count("\n")) == (1, 1)
-    assert str(indexes[1]) in checked.err
-
-    result = offline("segments", stopped / "topic-t" / "partition-0", "--repair")
-
-    assert result.out.count("rebuilt the index of") == 2
-    assert [path.read_bytes() for path in indexes] == before
-    assert offline("segments", stopped, "--verify").code == 0
-
-
-def test_a_folder_that_holds_no_topics_is_told(offline, tmp_path):
-    assert_refused(offline("segments", tmp_path), 1, "holds no topics", "seglog serve --data")
-    assert_refused(offline("segments", tmp_path / "no"), 1, "not a folder")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the document --------------------------------------------------------------------------------
