@@ -6,14 +6,16 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from seglog import SyncAdmin, SyncConsumer, SyncProducer
 
 ROOT = Path(__file__).resolve().parents[1]
 SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 30
+TIMEOUT_S = 30  # of one command; it only bounds what hangs
+SCRIPT_S = 100  # of a script of many
 
 
 class Result(NamedTuple):
@@ -47,7 +49,7 @@ class Tools:
     def shell(self, script: str) -> Result:
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-ec", script],
-            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            env=self.environment, capture_output=True, text=True, timeout=SCRIPT_S, check=False,
         )  # fmt: skip
         return Result(done.returncode, done.stdout, done.stderr)
 
@@ -96,26 +98,64 @@ def assert_refused(result: Result, code: int, *parts: str) -> None:
         assert part in line
 
 
+class OnTerminal:
+    """A command on a pseudo-terminal, which the test reads and types on.
+
+    `out` and `given`: in place of the terminal, a file or pipe for its output and its input.
+    """
+
+    def __init__(
+        self, tools: Tools, *arguments: str, out: int | None = None, given: int | None = None
+    ) -> None:
+        self.master, end = pty.openpty()
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
+            stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
+        )  # fmt: skip
+        os.close(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+    def read_until(self, part: str) -> None:
+        """Until this is shown; "": until the command has ended."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not part or part not in self.shown:
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self.master], [], [], left_s)
+            assert ready, f"no {part!r} in {self.shown!r}"
+            if not self.read() and not part:
+                return
+
+    def read(self) -> bool:
+        """What is there; False at the end."""
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:  # Linux: the other end is closed
+            data = b""
+        self.shown += data.decode()
+        return bool(data)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        self.read_until("")
+        return self.process.wait(TIMEOUT_S)
+
+
 def shown_on_terminal(tools: Tools, *arguments: str, typed: str = "") -> str:
     """What a command shows on a terminal; `typed` is entered once it asks."""
-    master, end = pty.openpty()
-    shown = ""
-    with subprocess.Popen(
-        [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
-        stdin=end, stdout=end, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        while select.select([master], [], [], TIMEOUT_S)[0]:
-            try:
-                data = os.read(master, 65536)
-            except OSError:  # Linux: the other end is closed
-                break
-            shown += data.decode()
-            if not data:
-                break
-            if typed and shown.endswith("[y/N]: "):
-                os.write(master, typed.encode())
-                typed = ""
-        process.wait(TIMEOUT_S)
-    os.close(master)
-    return shown
+    with OnTerminal(tools, *arguments) as terminal:
+        if typed:
+            terminal.read_until("[y/N]: ")
+            terminal.type(typed)
+        terminal.end()
+        return terminal.shown

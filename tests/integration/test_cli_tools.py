@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import pytest
 from scripts import docs_cli
 from seglog import SyncConsumer, embedded_blocking
 from seglog.cli import run
+from seglog.commands import exit_codes
 
 from tests.commands import (
     ROOT,
@@ -297,6 +299,34 @@ def test_the_reference_is_made_from_the_code():
     assert found[1] == docs_cli.cli_reference(), "run scripts/update-docs"
 
 
+def test_the_document_lists_every_exit_code():
+    listed = set(map(int, re.findall(r"(?m)^\| (\d+) \|", DOCUMENT)))
+    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    assert listed == codes
+
+
+def test_the_brokers_commands_of_the_readme_run_and_print_what_they_should(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    serve, *others = re.findall(r"(?m)^    (?:.*\| )?\.venv/bin/seglog .*$", text)
+    found = Tools("", tmp_path)
+    variables = {**found.environment, "SEGLOG_PORT": "0", "SEGLOG_LOG_LEVEL": "error"}
+    with subprocess.Popen(
+        ["sh", "-c", "exec " + serve.strip().removeprefix(".venv/bin/")],
+        cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True,
+    ) as broker:  # fmt: skip
+        try:
+            assert broker.stdout is not None
+            address = broker.stdout.readline().removeprefix("listening on ").strip()
+            tools = Tools(address, tmp_path)
+            result = tools.shell("\n".join(others).replace(".venv/bin/", ""))
+        finally:
+            broker.terminate()
+            assert broker.wait(TIMEOUT_S) == 0
+
+    assert (result.code, sorted(result.out.split())) == (0, ["milk", "tea"]), result.err
+
+
+@pytest.mark.timeout(120)  # a process for each of its lines
 def test_the_examples_of_the_document_run_and_print_what_it_says(tools):
     found = re.search(r"```sh\n(.*?)```.*?```text\n(.*?)```", DOCUMENT, re.DOTALL)
     assert found
