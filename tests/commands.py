@@ -1,11 +1,13 @@
 """Runs `seglog` as a person does: processes, pipes, a terminal."""
 
+import fcntl
 import os
 import pty
 import select
 import socket
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -98,6 +100,11 @@ def assert_refused(result: Result, code: int, *parts: str) -> None:
         assert part in line
 
 
+def take_terminal() -> None:
+    """In the child: the terminal is its own, so that what is typed there can be a signal."""
+    fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+
+
 class OnTerminal:
     """A command on a pseudo-terminal, which the test reads and types on.
 
@@ -112,6 +119,7 @@ class OnTerminal:
         self.process = subprocess.Popen(
             [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
+            start_new_session=True, preexec_fn=take_terminal,  # noqa: PLW1509 - one call to the system
         )  # fmt: skip
         os.close(end)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 import typer
 
-from ..protocol.errors import BadConfig, NoBroker
+from ..protocol.errors import BadConfig, NoBroker, SeglogError
 from .exit_codes import EXIT_FAILURE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_NUMBER: Final = re.compile(r"[-+]?[\d,.]*")
+_NUMBER: Final = re.compile(r"[-+]?[\d,.]+")
 
 
 class Output(StrEnum):
@@ -82,10 +82,31 @@ def reach(bootstrap: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
     for address in parse_bootstrap(bootstrap):
         try:
             socket.create_connection(address, timeout=timeout_s).close()
+            _say_hello(*address, timeout_s)
             return bootstrap
         except OSError as error:
             reasons.append(f"{address}: {error.strerror or error}")
-    raise NoBroker(f"no broker answers at {'; '.join(reasons)}")
+        except SeglogError as error:
+            reasons.append(error.what)
+    raise NoBroker(f"no broker answers: {'; '.join(reasons)}")
+
+
+def _say_hello(host: str, port: int, timeout_s: float) -> None:
+    """Raises where it is no broker that listens, or one that takes no more connections."""
+    from ..client.connection import Connection  # noqa: PLC0415 - as above
+    from ..client.loop_thread import LoopThread  # noqa: PLC0415
+
+    async def hello() -> None:
+        opened = await Connection.open(
+            host, port, client_name="seglog-cli", connect_timeout_s=timeout_s
+        )
+        await opened.close()
+
+    thread = LoopThread.share()
+    try:
+        thread.call(hello())
+    finally:
+        thread.release()
 
 
 def topic_settings(texts: Iterable[str]) -> dict[str, str | int]:
@@ -139,14 +160,19 @@ def show_tables(tables: Iterable[Table], first_cell: str = "") -> None:
 
 
 def drawn(tables: Iterable[Table]) -> RenderableType:
-    """As they are drawn on a terminal. A column without a name only tells lines apart in a pipe."""
+    """As they are drawn on a terminal. Columns without a name, which tell lines apart in a pipe,
+    and those with nothing in them are left out."""
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.table import Table as Drawn  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     result = []
     for each in tables:
-        shown = [place for place, name in enumerate(each.columns) if name]
+        shown = [
+            place
+            for place, name in enumerate(each.columns)
+            if name and (not each.rows or any(row[place] != "" for row in each.rows))
+        ]
         table = Drawn(title=each.title or None, title_justify="left")
         for place in shown:
             numeric = all(_NUMBER.fullmatch(_cell(row[place])) for row in each.rows)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..protocol.errors import OffsetOutOfRange
-from .common import Bootstrap, Output, on_terminal, output_format, reach
+from .common import Bootstrap, Output, on_terminal, output_format, reach, say
 from .completion import complete_group, complete_topic
 from .interrupts import Interrupts
 from .places import Place, find_ends, find_ranges, find_starts, parse_place
@@ -122,10 +122,16 @@ def consume(
         ranges = find_ranges(admin, topic, partition)
         starts = find_starts(admin, topic, first, ranges)
         ends = find_ends(admin, topic, last, exit_at_end, ranges)
+    if start is None and first.kind == "latest" and group is None and _is_watched():
+        say("waiting for new records; --from earliest shows those that are there; Ctrl-C ends")
     wanted = Wanted(write, tests, ends, max_records)
     numbers = list(ranges) if partition else None
     with Interrupts() as interrupts:
         _read(bootstrap, topic, numbers, group, starts, wanted, interrupts)
+
+
+def _is_watched() -> bool:
+    return on_terminal() and sys.stderr.isatty()
 
 
 def _read(

@@ -209,6 +209,15 @@ def test_long_work_shows_how_far_it_is_on_a_terminal_and_wipes_it_away(tools):
     assert "\x1b[2K" in terminal.shown  # the line is wiped
 
 
+def test_who_waits_for_new_records_is_told_so(tools):
+    tools.topic("waited", b"old")
+    with OnTerminal(tools, "consume", "waited") as terminal:
+        terminal.read_until("waiting for new records; --from earliest")
+        terminal.type("\x03")  # Ctrl-C
+        assert terminal.end() == 130
+    assert "old" not in terminal.shown
+
+
 def test_who_types_is_told_how_to_end(tools):
     tools.topic("typed")
     with OnTerminal(tools, "produce", "typed") as terminal:

@@ -4,9 +4,12 @@ import base64
 import json
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -245,6 +248,25 @@ def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
 def test_a_broker_that_is_down_is_told_at_once(offline):
     for arguments in [["topics", "list"], ["consume", "x"], ["produce", "x"]]:
         assert_refused(offline(*arguments), 4, offline.bootstrap, "refused", "seglog serve")
+
+
+def test_a_port_of_another_kind_of_server_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):  # one that looks whether anybody is there, one that says hello
+                connection, _ = server.accept()
+                with connection:
+                    if connection.recv(1000):
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        tools = Tools(f"127.0.0.1:{server.getsockname()[1]}", Path())
+        result = tools("topics", "list")
+        thread.join(TIMEOUT_S)
+
+    assert_refused(result, 4, tools.bootstrap, "HTTP", "Check the address")
 
 
 @pytest.mark.parametrize(
