@@ -108,16 +108,23 @@ def take_terminal() -> None:
 class OnTerminal:
     """A command on a pseudo-terminal, which the test reads and types on.
 
-    `out` and `given`: in place of the terminal, a file or pipe for its output and its input.
+    `out` and `given`: in place of the terminal, a file or pipe for its output and its input;
+    `program`: other Python in place of a command.
     """
 
     def __init__(
-        self, tools: Tools, *arguments: str, out: int | None = None, given: int | None = None
+        self,
+        tools: Tools,
+        *arguments: str,
+        program: str = "",
+        out: int | None = None,
+        given: int | None = None,
     ) -> None:
+        command = [sys.executable, "-c", program] if program else [*SEGLOG, *arguments]
         self.master, end = pty.openpty()
         self.shown = ""
         self.process = subprocess.Popen(
-            [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
+            command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
             start_new_session=True, preexec_fn=take_terminal,  # noqa: PLW1509 - one call to the system
         )  # fmt: skip

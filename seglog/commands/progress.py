@@ -84,9 +84,14 @@ class Progress:
             if self._total is None
             else progress.TimeRemainingColumn(compact=True)
         )
-        # No thread of its own: it is drawn when there is news, and never into a line of ours.
+        # No thread of its own: it is drawn when there is news. And what goes to standard output
+        # must arrive there, in the file or pipe that it is, and not above the bar.
         bar = progress.Progress(
-            *columns, console=Console(stderr=True), transient=True, auto_refresh=False
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
         )
         self._task = bar.add_task(self._what, total=self._total)
         bar.start()

@@ -209,6 +209,26 @@ def test_long_work_shows_how_far_it_is_on_a_terminal_and_wipes_it_away(tools):
     assert "\x1b[2K" in terminal.shown  # the line is wiped
 
 
+def test_a_bar_leaves_standard_output_alone(tools, tmp_path):
+    program = """
+from seglog.commands import progress
+from seglog.commands.common import show
+progress.SHOWN_AFTER_S = progress.REFRESH_S = 0
+with progress.Progress("working", "bytes", 3) as bar:
+    for _ in range(3):
+        bar.advance(1)
+        show("a line\\n")
+"""
+    with (
+        (tmp_path / "out").open("wb") as out,
+        OnTerminal(tools, program=program, out=out.fileno()) as terminal,
+    ):
+        assert terminal.end() == 0
+
+    assert "working" in terminal.shown
+    assert (tmp_path / "out").read_text() == "a line\n" * 3
+
+
 def test_who_waits_for_new_records_is_told_so(tools):
     tools.topic("waited", b"old")
     with OnTerminal(tools, "consume", "waited") as terminal:
