@@ -156,8 +156,10 @@ def _read(
     # Where the records themselves are on the terminal, they show how far it is.
     is_shown = sys.stderr.isatty() and not on_terminal() and wanted.ends is not None
     begin = {(topic, number): offset for number, offset in starts.items()}
+    with interrupts.allowed():
+        opened = SyncConsumer(start=begin, group=group, **options)
     with (
-        SyncConsumer(start=begin, group=group, **options) as consumer,
+        opened as consumer,
         Progress(f"reading {topic}", "records", total, is_shown=is_shown) as progress,
     ):
         reading: Reading

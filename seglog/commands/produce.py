@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -93,13 +94,13 @@ def produce(
         _check_file(path)
     from ..client.blocking import SyncProducer  # noqa: PLC0415 - other commands need no client
 
-    with (
-        Interrupts() as interrupts,
-        SyncProducer(
-            reach(bootstrap), compression=compression.value, client_name="seglog-cli"
-        ) as producer,
-    ):
-        _check_topic(producer, topic, partition)
+    reach(bootstrap)
+    with Interrupts() as interrupts, ExitStack() as stack:
+        with interrupts.allowed():
+            producer = stack.enter_context(
+                SyncProducer(bootstrap, compression=compression.value, client_name="seglog-cli")
+            )
+            _check_topic(producer, topic, partition)
         if STANDARD_INPUT in sources and sys.stdin.isatty():
             say("type a line for each record; Ctrl-D ends")
         sending = Sending(producer, topic)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,15 @@ import pytest
 
 from seglog import SyncProducer, embedded_blocking
 
-from tests.commands import Tools, assert_refused, offline_tools
+from tests.commands import (
+    SEGLOG,
+    TIMEOUT_S,
+    Result,
+    Tools,
+    assert_refused,
+    obey_permissions,
+    offline_tools,
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +120,33 @@ def test_lost_and_damaged_indexes_are_rebuilt_as_they_were(stopped, offline):
     assert result.out.count("rebuilt the index of") == 2
     assert [path.read_bytes() for path in indexes] == before
     assert offline("segments", stopped, "--verify").code == 0
+
+
+def test_a_topic_is_found_in_its_brokers_data_folder(stopped, offline):
+    by_path = offline("segments", stopped / "topic-t")
+    assert by_path.out.startswith("t/0\t00000000.log\t0\t")
+    assert offline("segments", "t", "--data", stopped) == by_path
+    assert offline("segments", "t/0", "--data", stopped) == by_path
+    offline.environment["SEGLOG_DATA"] = str(stopped)
+    try:
+        assert offline("segments", "t", "--verify").code == 0
+    finally:
+        del offline.environment["SEGLOG_DATA"]
+    assert_refused(offline("segments", "no", "--data", stopped), 1, "topic-no", "data folder")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_files_that_may_not_be_read_are_told(stopped, offline):
+    (stopped / "topic-t").chmod(0)
+    done = subprocess.run(
+        [*SEGLOG, "segments", stopped / "topic-t", "--verify"],
+        env=offline.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        preexec_fn=obey_permissions,
+    )  # fmt: skip
+    (stopped / "topic-t").chmod(0o755)
+
+    refused = Result(done.returncode, done.stdout, done.stderr)
+    assert_refused(refused, 1, "topic-t: Permission denied", "Let this user read")
 
 
 def test_a_folder_that_holds_no_topics_is_told(offline, tmp_path):
