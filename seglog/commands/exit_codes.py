@@ -20,6 +20,7 @@ from ..protocol.errors import (
     BadConfig,
     BadGroupName,
     BadTopicName,
+    BatchTooLarge,
     ConnectionLost,
     DamagedBatch,
     DamagedLog,
@@ -72,6 +73,8 @@ _ADVICE: Final[dict[type[SeglogError], str]] = {
     UnknownGroup: "Check the spelling: seglog groups list shows what is there",
     TopicExists: "Choose another name, or delete the old topic first (seglog topics delete)",
     OffsetOutOfRange: "seglog topics describe shows what is there",
+    BatchTooLarge: "Send less together (--batch-bytes); a record that is too large by itself needs "
+    "a higher limit (seglog topics alter TOPIC --config max.batch.bytes=N)",
     ConnectionLost: "Check that the broker runs, and whether it was done, before you try again",
     RequestTimeout: "Look at the broker's load, and whether it was done, before you try again",
 }

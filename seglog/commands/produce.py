@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -68,6 +68,14 @@ def produce(
         int | None, typer.Option(min=0, help="To this one; else the key decides.")
     ] = None,
     compression: Annotated[Compression, typer.Option()] = Compression.none,
+    batch_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1024,
+            help="Send at most so much together: no more than max.batch.bytes of the topic.",
+            show_default=False,
+        ),
+    ] = None,
     input_format: Annotated[
         InputFormat,
         typer.Option("--format", help="raw: a line is a value. json: a line is an object."),
@@ -95,11 +103,12 @@ def produce(
     from ..client.blocking import SyncProducer  # noqa: PLC0415 - other commands need no client
 
     reach(bootstrap)
+    options: dict[str, Any] = {"compression": compression.value, "client_name": "seglog-cli"}
+    if batch_bytes is not None:
+        options["batch_bytes"] = batch_bytes
     with Interrupts() as interrupts, ExitStack() as stack:
         with interrupts.allowed():
-            producer = stack.enter_context(
-                SyncProducer(bootstrap, compression=compression.value, client_name="seglog-cli")
-            )
+            producer = stack.enter_context(SyncProducer(bootstrap, **options))
             _check_topic(producer, topic, partition)
         if STANDARD_INPUT in sources and sys.stdin.isatty():
             say("type a line for each record; Ctrl-D ends")

@@ -214,6 +214,16 @@ def test_a_bad_line_is_named_and_what_came_before_is_written(tools):
         assert_refused(tools("produce", "lines", *flags, given=given), 1, part)
 
 
+def test_a_batch_that_a_topic_does_not_take_is_told_with_what_helps(tools):
+    tools.topic("narrow", max_batch_bytes=2000)
+    lines = "".join(f"{number}\n" for number in range(1000))
+
+    assert_refused(tools("produce", "narrow", given=lines), 1, "2000", "--batch-bytes", "alter")
+    assert tools("produce", "narrow", "--batch-bytes", "1500", given=lines).code == 0
+    assert tools.values("narrow") == lines.encode().split()
+    assert_refused(tools("produce", "narrow", given="x" * 3000), 1, "2000", "max.batch.bytes=N")
+
+
 def test_old_records_are_deleted(tools):
     tools.topic("old", *[b"%d" % number for number in range(10)])
     where = ["records", "delete", "old", "--partition", "0"]
