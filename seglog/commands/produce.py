@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ import typer
 from ..protocol.errors import SeglogError, UnknownPartition
 from .common import Bootstrap, counted, reach, say
 from .completion import complete_topic
-from .input_lines import STANDARD_INPUT, Columns, raw_columns, read_lines
+from .input_lines import STANDARD_INPUT, Columns, Lines, raw_columns, read_lines
 from .interrupts import Interrupts, Terminated
 from .json_input import json_columns
 from .progress import Progress
@@ -100,6 +100,12 @@ def produce(
     sources = files or [STANDARD_INPUT]
     for path in sources:
         _check_file(path)
+
+    def to_columns(found: Lines) -> list[Columns]:
+        if input_format is InputFormat.json:
+            return json_columns(found, headers, partition)
+        return [raw_columns(found, headers, separator, partition)]
+
     from ..client.blocking import SyncProducer  # noqa: PLC0415 - other commands need no client
 
     reach(bootstrap)
@@ -110,29 +116,36 @@ def produce(
         with interrupts.allowed():
             producer = stack.enter_context(SyncProducer(bootstrap, **options))
             _check_topic(producer, topic, partition)
-        if STANDARD_INPUT in sources and sys.stdin.isatty():
-            say("type a line for each record; Ctrl-D ends")
-        sending = Sending(producer, topic)
-        try:
-            with _progress(topic, sources) as progress:
-                for found in (each for path in sources for each in read_lines(path, interrupts)):
-                    if input_format is InputFormat.json:
-                        parts = json_columns(found, headers, partition)
-                    else:
-                        parts = [raw_columns(found, headers, separator, partition)]
-                    sending.send(parts)
-                    in_bytes = STANDARD_INPUT not in sources
-                    progress.advance(found.size_bytes if in_bytes else len(found.lines))
-                sending.finish()
-        except SeglogError as error:
-            sending.settle_quietly()
-            error.what += f" ({counted(sending.written, 'record')} written before)"
-            raise
-        except (KeyboardInterrupt, Terminated):
-            sending.settle_quietly()
-            say(f"interrupted: wrote {counted(sending.written, 'record')} to {topic}")
-            raise
-    say(f"wrote {counted(sending.written, 'record')} to {topic}")
+        written = _send_all(Sending(producer, topic), topic, sources, to_columns, interrupts)
+    say(f"wrote {counted(written, 'record')} to {topic}")
+
+
+def _send_all(
+    sending: Sending,
+    topic: str,
+    sources: list[Path],
+    to_columns: Callable[[Lines], list[Columns]],
+    interrupts: Interrupts,
+) -> int:
+    """How many records the broker has; where something ends it early, that is told as well."""
+    if STANDARD_INPUT in sources and sys.stdin.isatty():
+        say("type a line for each record; Ctrl-D ends")
+    in_bytes = STANDARD_INPUT not in sources
+    try:
+        with _progress(topic, sources) as progress:
+            for found in (each for path in sources for each in read_lines(path, interrupts)):
+                sending.send(to_columns(found))
+                progress.advance(found.size_bytes if in_bytes else len(found.lines))
+            sending.finish()
+    except SeglogError as error:
+        sending.settle_quietly()
+        error.what += f" ({counted(sending.written, 'record')} written before)"
+        raise
+    except (KeyboardInterrupt, Terminated):
+        sending.settle_quietly()
+        say(f"interrupted: wrote {counted(sending.written, 'record')} to {topic}")
+        raise
+    return sending.written
 
 
 def _check_file(path: Path) -> None:

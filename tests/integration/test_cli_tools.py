@@ -67,6 +67,15 @@ def test_a_topic_is_created_described_altered_and_deleted(tools):
     assert_refused(tools("topics", "describe", "life"), 3, "no topic life", "seglog topics list")
 
 
+def test_scripts_may_create_what_is_there_and_delete_what_is_not(tools):
+    tools.topic("there")
+
+    assert_refused(tools("topics", "create", "there"), 5, "exists", "seglog topics delete")
+    assert tools("topics", "create", "there", "--if-not-exists").code == 0
+    assert_refused(tools("topics", "delete", "not-there", "--yes"), 3, "not-there")
+    assert tools("topics", "delete", "not-there", "--yes", "--if-exists").code == 0
+
+
 def test_the_broker_may_be_named_on_either_side_of_the_command(tools, offline):
     for flags in [["--bootstrap", tools.bootstrap, "topics", "list"],
                   ["topics", "list", "--bootstrap", tools.bootstrap]]:  # fmt: skip
@@ -212,6 +221,26 @@ def test_a_bad_line_is_named_and_what_came_before_is_written(tools):
         ("a=1\nb", ["--key-separator", "="], "line 2"),
     ]:
         assert_refused(tools("produce", "lines", *flags, given=given), 1, part)
+
+
+def test_what_is_older_than_a_time_is_deleted_of_every_partition(tools):
+    tools.topic("aged", partitions=2)
+    times = [1_700_000_000_000_000 + number * 1_000_000 for number in range(4)]
+    for partition in (0, 1):
+        for number, time_us in enumerate(times):
+            tools.write("aged", b"%d" % number, partition=partition, timestamps=[time_us])
+
+    ambiguous = tools("records", "delete", "aged", "--before", "2", "--yes")
+    assert_refused(ambiguous, 2, "--partition", "of which?")
+    assert_refused(tools("records", "delete", "aged", "--before", "all"), 2, "--yes")
+    told = tools("records", "delete", "aged", "--before", "2023-11-14T22:13:22Z", "--yes").err
+
+    assert told.splitlines() == [f"aged/{n} starts at offset 2; it was 0" for n in (0, 1)]
+    assert tools("records", "delete", "aged", "--before", "1700000000000", "-y").err == (
+        "nothing of aged lies before that\n"
+    )
+    beyond = ["--partition", "0", "--before", "9"]
+    assert_refused(tools("records", "delete", "aged", *beyond, "-y"), 3, "2 to 4", "no 9")
 
 
 def test_a_batch_that_a_topic_does_not_take_is_told_with_what_helps(tools):
