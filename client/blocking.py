@@ -179,6 +179,10 @@ class SyncProducer(Blocking[Producer]):
         """Wait until everything sent so far is acknowledged; raises what was not."""
         self._thread.call(self._client.flush())
 
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic where there is none."""
+        return self._thread.call(self._client.partitions_for(topic))
+
 
 class SyncConsumer(Blocking[Consumer]):
     """A Consumer that blocks. It takes the same options.
@@ -212,6 +216,10 @@ class SyncConsumer(Blocking[Consumer]):
     def next_batch(self) -> Columns:
         """The next batch; waits for it."""
         return self._thread.call(self._client.next_batch())
+
+    def get_batches(self, max_records: int = 10_000, timeout: float | None = None) -> list[Columns]:
+        """The batches that are there, up to `max_records`; [] where none comes in time."""
+        return self._thread.call(self._client.get_batches(max_records, timeout))
 
     def getmany(self, max_records: int = 500, timeout: float | None = None) -> list[Record]:
         """What is there, at most `max_records`; [] where nothing comes in time."""

@@ -93,7 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             connection.abort()
             raise NoBroker(f"{address} did not answer in {connect_timeout_s:g} s") from None
-        except (OSError, ConnectionLost) as error:
+        except ConnectionLost as error:
+            connection.abort()
+            raise NoBroker(error.what) from None
+        except OSError as error:
             connection.abort()
             raise NoBroker(f"{address}: {error}") from None
         except BaseException:

@@ -220,16 +220,43 @@ class Consumer(Positions):
     async def next_batch(self) -> Columns:
         """The next batch; waits for it."""
         await self._breathe()
+        columns = await self._first_columns()
+        self._hand.noted()
+        return columns
+
+    async def get_batches(
+        self, max_records: int = 10_000, timeout: float | None = None
+    ) -> list[Columns]:
+        """The batches that are there, until they hold `max_records` or more; waits up to `timeout`
+        seconds for the first one. Nothing in time is an empty list.
+        """
+        await self._breathe()
+        try:
+            async with asyncio.timeout(timeout):
+                taken = [await self._first_columns()]
+        except TimeoutError:
+            return []
+        left = max_records - len(taken[0])
+        while left > 0 and (columns := self._cursor.try_take_columns()) is not None:
+            self._note(columns)
+            taken.append(columns)
+            left -= len(columns)
+        self._hand.noted()
+        return taken
+
+    async def _first_columns(self) -> Columns:
         while True:
             self._check_open()
             self._hand.empty()
             columns = self._cursor.take_columns()
             if columns is not None:
-                name = TopicPartition(columns.topic, columns.partition)
-                self._hand.note(self._fetcher.states[name], columns.offsets[0])
-                self._hand.noted()
+                self._note(columns)
                 return columns
             await self._fetcher.wait()
+
+    def _note(self, columns: Columns) -> None:
+        name = TopicPartition(columns.topic, columns.partition)
+        self._hand.note(self._fetcher.states[name], columns.offsets[0])
 
     async def getmany(self, max_records: int = 500, timeout: float | None = None) -> list[Record]:
         """What is there, at most `max_records`; waits up to `timeout` seconds for the first one.

@@ -75,6 +75,14 @@ class Cursor:
         state.position = columns.next_offset
         return columns
 
+    def try_take_columns(self) -> Columns | None:
+        """As `take_columns`, for one who has a batch in hand: an error waits for the next call."""
+        try:
+            return self.take_columns()
+        except SeglogError as error:
+            self._postponed = error
+            return None
+
     def leave(self) -> None:
         """Note how far the application came, and be in no batch. What is left is forgotten."""
         if self.state is not None:

@@ -21,6 +21,7 @@ SHARED_BUFFER_BYTES: Final = 256 * KIB
 _FIRST_BYTES: Final = 64 * KIB  # a larger frame's buffer grows from here as it fills
 
 _PREFIX = struct.Struct(">I")
+_HTTP: Final = int.from_bytes(b"HTTP", "big")  # how any answer of a web server begins
 
 
 def frame_prefix(length: int) -> bytes:
@@ -107,6 +108,8 @@ class FrameReceiver:
 
     def _check(self, length: int) -> None:
         if length > self.max_frame_bytes:
+            if length == _HTTP:
+                raise LimitExceeded("it speaks HTTP, which is not the protocol of a broker's port")
             raise LimitExceeded(
                 f"a frame of {length} bytes, max.frame.bytes allows {self.max_frame_bytes}"
             )

@@ -1,7 +1,7 @@
 """The command `seglog`: its commands, and how a mistake is told.
 
 A mistake is one line on standard error that says what to do next; the traceback comes only with
-`--debug`. The exit code is 2 for a setting or an argument that cannot be, 1 for anything else.
+`--debug`. What each exit code means is in commands/exit_codes.py.
 
 A command raises `SeglogError`, or lets an `OSError` pass: `main` tells it. To add commands, write
 `seglog/commands/NAME.py` and name it below.
@@ -9,19 +9,38 @@ A command raises `SeglogError`, or lets an `OSError` pass: `main` tells it. To a
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Annotated, Final
 
 import typer
 
 from . import __version__
-from .commands import consume, node, produce, records, segments, serve, topics
-from .commands.common import DEFAULT_BOOTSTRAP
-from .protocol.errors import BadConfig, SeglogError, UnknownTopic
+from .commands import consume, groups, node, produce, records, segments, serve, topics
+from .commands.common import DEFAULT_BOOTSTRAP, Output
+from .commands.exit_codes import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    advised,
+    exit_code,
+)
+from .commands.interrupts import Terminated
+from .protocol.errors import SeglogError
 
-EXIT_FAILURE: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130  # as shells have it: 128 + SIGINT
+_SYSTEM_ADVICE: Final = {
+    errno.EACCES: "Let this user read and write it, or run as a user who may",
+    errno.EPERM: "Let this user read and write it, or run as a user who may",
+    errno.EISDIR: "It is a folder: name a file",
+    errno.ENOTDIR: "Part of that path is a file: check it",
+    errno.ENOENT: "Check the path",
+    errno.ENOSPC: "Free some space first",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
+}
+_STANDARD_OUTPUT: Final = 1
 
 app = typer.Typer(
     name="seglog",
@@ -34,6 +53,7 @@ app.command()(node.node)
 app.add_typer(topics.topics)
 app.command()(produce.produce)
 app.command()(consume.consume)
+app.add_typer(groups.groups)
 app.add_typer(records.records)
 app.command()(segments.segments)
 
@@ -64,6 +84,12 @@ def options(
             help="The broker, for all commands that use one. May also stand behind the command.",
         ),
     ] = DEFAULT_BOOTSTRAP,
+    output: Annotated[
+        Output,
+        typer.Option(
+            help="How commands show what they find. May also stand behind the command.",
+        ),
+    ] = Output.table,
 ) -> None:
     """A durable, partitioned, append-only log for Python and Spark."""
 
@@ -84,6 +110,14 @@ def run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="seglog", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
+    except Terminated:
+        return EXIT_TERMINATED
+    except SystemExit as error:
+        # Nobody reads our output any more: an end like any other, for which typer exits with 1.
+        if isinstance(error.__context__, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_OUTPUT)  # for what is buffered
+            return EXIT_OK
+        raise
     except Exception as error:
         if debug:
             import traceback  # noqa: PLC0415 - only here
@@ -93,27 +127,24 @@ def run(arguments: list[str]) -> int:
         if message:
             typer.echo(f"seglog: {' '.join(message.split())}", err=True)
         return code
-    return code if isinstance(code, int) else 0
+    return code if isinstance(code, int) else EXIT_OK
 
 
 def explain(error: Exception) -> tuple[str, int]:
     """What to tell of an error, in one line (or nothing, if it was told), and the exit code."""
-    if isinstance(error, BadConfig):
-        return str(error), EXIT_USAGE
-    if isinstance(error, UnknownTopic):
-        advice = "Check the spelling (seglog topics list), or create it (seglog topics create)"
-        return f"{error.what}. {advice}", EXIT_FAILURE
     if isinstance(error, SeglogError):
-        return str(error), EXIT_FAILURE
+        return advised(error), exit_code(error)
     # typer's own errors have had several base classes over its versions, and this method in all.
     format_message = getattr(error, "format_message", None)
     if format_message is not None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "seglog"
-        message = format_message()  # empty where the help has been shown already
-        return f"{message} Try: {command} --help" if message else "", EXIT_USAGE
-    if isinstance(error, OSError):
-        return f"{error}. Run again with --debug for the details", EXIT_FAILURE
+        message = format_message().strip()  # empty where the help has been shown already
+        stop = "" if message.endswith((".", "?", "!")) else "."
+        return f"{message}{stop} Try: {command} --help" if message else "", EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ADVICE:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}. {_SYSTEM_ADVICE[error.errno]}", EXIT_FAILURE
     return f"{type(error).__name__}: {error}. Run again with --debug for the details", EXIT_FAILURE
 
 

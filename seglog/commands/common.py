@@ -6,26 +6,30 @@ no colours, for `cut` and `awk`. `--output json` is the same in both.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import typer
 
-from ..protocol.errors import BadConfig, NoBroker
+from ..protocol.errors import BadConfig, NoBroker, SeglogError
+from .exit_codes import EXIT_FAILURE
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 CONNECT_TIMEOUT_S: Final = 5.0
-#: Of a whole number that stands for a place: from here on it is a time, in milliseconds (2001).
-LEAST_EPOCH_MS: Final = 10**12
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NUMBER: Final = re.compile(r"[-+]?[\d,.]+")
 
 
 class Output(StrEnum):
@@ -50,14 +54,26 @@ Bootstrap = Annotated[
         show_default=DEFAULT_BOOTSTRAP,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", help="How to show it.")]
+
+
+def output_format(context: typer.Context, value: Output) -> Output:
+    """The command's own flag, else what was given before the command."""
+    source = context.get_parameter_source("output")
+    is_given = source is not None and source.name != "DEFAULT"
+    before: Output | None = context.find_root().params.get("output")
+    return value if is_given or before is None else before
+
+
+OutputOption = Annotated[
+    Output, typer.Option("--output", help="How to show it.", callback=output_format)
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 # --- the broker ----------------------------------------------------------------------------------
 
 
-def reach(bootstrap: str) -> str:
+def reach(bootstrap: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
     """`bootstrap` itself, if a broker listens there. A client would go on trying for a while: right
     for a program, but who sits at a terminal wants to know at once."""
     from ..client.metadata import parse_bootstrap  # noqa: PLC0415 - not where nobody connects
@@ -65,11 +81,32 @@ def reach(bootstrap: str) -> str:
     reasons = []
     for address in parse_bootstrap(bootstrap):
         try:
-            socket.create_connection(address, timeout=CONNECT_TIMEOUT_S).close()
+            socket.create_connection(address, timeout=timeout_s).close()
+            _say_hello(*address, timeout_s)
             return bootstrap
         except OSError as error:
             reasons.append(f"{address}: {error.strerror or error}")
-    raise NoBroker(f"no broker answers at {'; '.join(reasons)}")
+        except SeglogError as error:
+            reasons.append(error.what)
+    raise NoBroker(f"no broker answers: {'; '.join(reasons)}")
+
+
+def _say_hello(host: str, port: int, timeout_s: float) -> None:
+    """Raises where it is no broker that listens, or one that takes no more connections."""
+    from ..client.connection import Connection  # noqa: PLC0415 - as above
+    from ..client.loop_thread import LoopThread  # noqa: PLC0415
+
+    async def hello() -> None:
+        opened = await Connection.open(
+            host, port, client_name="seglog-cli", connect_timeout_s=timeout_s
+        )
+        await opened.close()
+
+    thread = LoopThread.share()
+    try:
+        thread.call(hello())
+    finally:
+        thread.release()
 
 
 def topic_settings(texts: Iterable[str]) -> dict[str, str | int]:
@@ -97,21 +134,54 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+class Table(NamedTuple):
+    """`title`: only where it is drawn."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """A table on a terminal, lines with tabs elsewhere."""
+    show_tables([Table(columns, list(rows), title)])
+
+
+def show_tables(tables: Iterable[Table], first_cell: str = "") -> None:
+    """Several; `first_cell`, if given, begins every line that is not on a terminal."""
     if on_terminal():
         from rich.console import Console  # noqa: PLC0415 - a pipe needs no rich
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=title or None, title_justify="left")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(_cell(cell)) for cell in row))
-        Console().print(table)
+        Console().print(drawn(tables))
     else:
-        show("".join("\t".join(map(_cell, row)) + "\n" for row in rows))
+        before = [first_cell] if first_cell else []
+        lines = ["\t".join([*before, *map(_cell, row)]) for each in tables for row in each.rows]
+        show("".join(line + "\n" for line in lines))
+
+
+def drawn(tables: Iterable[Table]) -> RenderableType:
+    """As they are drawn on a terminal. Columns without a name, which tell lines apart in a pipe,
+    and those with nothing in them are left out."""
+    from rich.console import Group  # noqa: PLC0415 - as above
+    from rich.table import Table as Drawn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    result = []
+    for each in tables:
+        shown = [
+            place
+            for place, name in enumerate(each.columns)
+            if name and (not each.rows or any(row[place] != "" for row in each.rows))
+        ]
+        table = Drawn(title=each.title or None, title_justify="left")
+        for place in shown:
+            numeric = all(_NUMBER.fullmatch(_cell(row[place])) for row in each.rows)
+            justify: Literal["right", "left"] = "right" if numeric else "left"
+            table.add_column(each.columns[place], overflow="fold", justify=justify)
+        for row in each.rows:
+            table.add_row(*(Text(_cell(row[place])) for place in shown))
+        result.append(table)
+    return Group(*result)
 
 
 def show_json(value: Any) -> None:
@@ -154,6 +224,7 @@ def iso_time(time_us: int) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+@lru_cache(maxsize=64)
 def parse_time(text: str) -> int | None:
     """Microseconds, from ISO 8601 (UTC where no zone is given); None where it is not that."""
     try:
@@ -169,9 +240,11 @@ def parse_time(text: str) -> int | None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on, or raise Abort; where nobody can be asked, `--yes` must have been given."""
+    """Go on, or end the command; where nobody can be asked, `--yes` must have been given."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter("nobody can be asked here: add it to go on", param_hint="--yes")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        say("nothing was changed")
+        raise typer.Exit(EXIT_FAILURE)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Bootstrap, Yes, confirm, reach, say
+from ..protocol.errors import OffsetOutOfRange
+from .common import Bootstrap, Yes, confirm, counted, reach, say
+from .completion import complete_topic
+from .places import Place, find_ranges, find_starts, parse_place
 
-EVERYTHING = -1  # in place of an offset: what is there when the broker gets the request
+if TYPE_CHECKING:
+    from ..client.blocking import SyncAdmin
 
 records = typer.Typer(name="records", no_args_is_help=True, help="Delete records.")
 
@@ -20,30 +24,66 @@ def group() -> None:
 
 @records.command()
 def delete(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partition: Annotated[int, typer.Option(min=0, help="Of which partition.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
     before: Annotated[
         str,
-        typer.Option(metavar="OFFSET|all", help="Delete what lies before this offset, or all."),
+        typer.Option(
+            metavar="OFFSET|TIME|all",
+            help="Delete what lies before this offset or time, or all that is there now.",
+        ),
     ],
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            help="Only of this one. May be repeated. All partitions, if none is given.",
+            show_default=False,
+        ),
+    ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = "",
 ) -> None:
-    """Delete the oldest records of a partition: raise its log start. Asks first."""
-    offset = _offset(before)
+    """Delete the oldest records of partitions: raise their log start. Asks first.
+
+    An offset is one of a single partition: where there are several, say which.
+    """
+    place = Place("latest") if before == "all" else parse_place(before, "--before")
+    if place.kind not in ("offset", "time") and before != "all":
+        raise typer.BadParameter(
+            f"{before!r} is neither an offset, a time nor all", param_hint="--before"
+        )
     from ..client.blocking import SyncAdmin  # noqa: PLC0415 - other commands need no client
 
     with SyncAdmin(reach(bootstrap), client_name="seglog-cli") as admin:
-        start = admin.list_offsets(topic, "earliest", [partition])[partition].offset
-        what = "all records" if offset == EVERYTHING else f"what lies before offset {offset}"
-        confirm(f"Delete {what} of {topic}/{partition}, which starts at {start}?", yes)
-        new_start = admin.delete_records(topic, partition, offset)
-    say(f"{topic}/{partition} starts at offset {new_start}; it was {start}")
+        ranges = find_ranges(admin, topic, partition)
+        if place.kind == "offset" and len(ranges) > 1:
+            raise typer.BadParameter(
+                f"{topic} has {len(ranges)} partitions: offset {place.number} of which?",
+                param_hint="--partition",
+            )
+        cuts = _cuts(admin, topic, place, ranges)
+        gone = sum(cut - ranges[number][0] for number, cut in cuts.items())
+        if not cuts:
+            say(f"nothing of {topic} lies before that")
+            return
+        where = counted(len(cuts), "partition")
+        confirm(f"Delete about {counted(gone, 'record')} of {topic}, in {where}?", yes)
+        for number, cut in cuts.items():
+            new_start = admin.delete_records(topic, number, cut)
+            say(f"{topic}/{number} starts at offset {new_start}; it was {ranges[number][0]}")
 
 
-def _offset(text: str) -> int:
-    if text == "all":
-        return EVERYTHING
-    if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} is neither an offset nor all", param_hint="--before")
-    return int(text)
+def _cuts(
+    admin: SyncAdmin, topic: str, place: Place, ranges: dict[int, tuple[int, int]]
+) -> dict[int, int]:
+    """The new log start of each partition that loses records."""
+    if place.kind == "offset":
+        ((number, (start, end)),) = ranges.items()
+        if place.number > end:
+            raise OffsetOutOfRange(
+                f"{topic}/{number} has offsets {start} to {end}, and no {place.number}"
+            )
+        found = {number: place.number}
+    else:
+        found = find_starts(admin, topic, place, ranges)
+    return {number: cut for number, cut in found.items() if cut > ranges[number][0]}

@@ -8,32 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ..protocol.constants import CODECS, NO_PRODUCER_ID
+from ..protocol.errors import UnknownPartition
 from .common import (
     Bootstrap,
     Output,
     OutputOption,
     counted,
-    iso_time,
-    on_terminal,
     reach,
     say,
-    show,
     show_json,
     show_rows,
 )
+from .completion import complete_topic
+from .exit_codes import EXIT_DAMAGE, EXIT_FAILURE
+from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..protocol.header import BatchHeader
     from .segment_files import PartitionFolder, SegmentFile
 
 _COLUMNS: Final = ["partition", "file", "start", "end", "bytes", "sealed"]
-_DUMPED: Final = [
-    ("partition", 16), ("file", 14), ("position", 10), ("offset", 10), ("next", 10), ("records", 8),
-    ("bytes", 9), ("codec", 6), ("first time", 27), ("last time", 27), ("append time", 27),
-    ("producer", 9), ("epoch", 6), ("sequence", 9),
-]  # fmt: skip
-_CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 
 
 def segments(
@@ -42,12 +35,22 @@ def segments(
         typer.Argument(
             metavar="PATH|TOPIC",
             help="A data folder, or a topic's or partition's folder in it; where there is no such "
-            "folder, a topic of a broker.",
+            "folder, a topic, or TOPIC/N.",
+            autocompletion=complete_topic,
         ),
     ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="SEGLOG_DATA",
+            help="The data folder that a TOPIC is in. Without it, a broker is asked.",
+            show_default=False,
+        ),
+    ] = None,
     dump: Annotated[bool, typer.Option("--dump", help="Show the header of every batch.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every checksum; exit code 1 on damage.")
+        bool, typer.Option("--verify", help="Check every checksum; exit code 6 on damage.")
     ] = False,
     repair: Annotated[
         bool,
@@ -58,19 +61,19 @@ def segments(
 ) -> None:
     """List the segments of a topic: file, first offset, end, bytes, whether it is sealed.
 
-    --dump, --verify and --repair work on files, so they need a PATH on this machine. All but
-    --repair only read: a broker may be running.
+    --dump, --verify and --repair work on files, so they need a PATH on this machine, or --data. All
+    but --repair only read: a broker may be running.
 
     --repair opens the logs as a broker does when it starts, and says what that did.
     """
     if dump + verify + repair > 1:
         raise typer.BadParameter("one at a time", param_hint="--dump, --verify, --repair")
-    path = Path(place)
-    if not path.exists() and os.sep not in place:
+    path = _path(place, data)
+    if path is None:
         if dump or verify or repair:
             raise typer.BadParameter(
-                f"there is no folder {place}; give the topic's folder, as DATA/topic-{place}",
-                param_hint="PATH",
+                f"there is no folder {place}; of a topic, give its broker's data folder too",
+                param_hint="--data",
             )
         _list_of_broker(place, output, bootstrap)
         return
@@ -78,13 +81,34 @@ def segments(
 
     folders = files.find_partitions(path)
     if dump:
-        _dump(folders, output)
+        from .segment_dump import dump_batches  # noqa: PLC0415 - as above
+
+        dump_batches(folders, output)
     elif verify:
         _verify(folders, output)
     elif repair:
         _repair(path, folders, output)
     else:
         _list([row for folder in folders for row in files.list_segments(folder)], output)
+
+
+def _path(place: str, data: Path | None) -> Path | None:
+    """The folder that is meant; None: a topic of a broker."""
+    topic, number = _topic(place)
+    if Path(place).exists():
+        return Path(place)
+    if data is not None:
+        folder = data / f"topic-{topic}"
+        return folder if number is None else folder / f"partition-{number}"
+    return Path(place) if os.sep in topic else None
+
+
+def _topic(place: str) -> tuple[str, int | None]:
+    """TOPIC, or TOPIC/N as the list shows it."""
+    topic, _, number = place.rpartition("/")
+    if topic and number.isascii() and number.isdigit():
+        return topic, int(number)
+    return place, None
 
 
 def _list(rows: list[SegmentFile], output: Output) -> None:
@@ -94,12 +118,17 @@ def _list(rows: list[SegmentFile], output: Output) -> None:
         show_rows(_COLUMNS, rows)
 
 
-def _list_of_broker(topic: str, output: Output, bootstrap: str) -> None:
+def _list_of_broker(place: str, output: Output, bootstrap: str) -> None:
     from ..client.blocking import SyncAdmin  # noqa: PLC0415 - files need no client
     from .segment_files import SegmentFile  # noqa: PLC0415
 
     with SyncAdmin(reach(bootstrap), client_name="seglog-cli") as admin:
+        topic, number = _topic(place)
         found = admin.describe_topic(topic)
+    shown = [p for p in found.partitions if number in (None, p.partition)]
+    if not shown:
+        count = counted(len(found.partitions), "partition")
+        raise UnknownPartition(f"{topic} has {count}, there is no {number}")
     rows = [
         SegmentFile(
             f"{topic}/{p.partition}",
@@ -109,78 +138,24 @@ def _list_of_broker(topic: str, output: Output, bootstrap: str) -> None:
             s.size_bytes,
             s.is_sealed,
         )
-        for p in found.partitions
+        for p in shown
         for s in p.segments
     ]
     _list(rows, output)
-    for p in found.partitions:
+    for p in shown:
         if p.error is not None:
             say(f"{topic}/{p.partition}: {p.error.message}")
-
-
-# --- dump ----------------------------------------------------------------------------------------
-
-
-def _dump(folders: list[PartitionFolder], output: Output) -> None:
-    """Row by row, since there may be millions."""
-    from ..server.storage.filesystem import FileSystem  # noqa: PLC0415 - as above
-    from ..server.storage.names import LOG, file_name  # noqa: PLC0415
-    from .segment_files import Batch, segment_bases, walk  # noqa: PLC0415
-
-    if on_terminal() and output is Output.table:
-        show("".join(name.ljust(width + 1) for name, width in _DUMPED).rstrip() + "\n")
-    for folder in folders:
-        for base in segment_bases(folder):
-            name = file_name(base, LOG)
-            for found in walk(FileSystem(), str(folder.path / name), base, check=False):
-                if isinstance(found, Batch):
-                    _dump_batch(folder.name, name, found.position, found.header, output)
-                else:
-                    say(f"{folder.path / name}, byte {found.position}: {found.what}")
-
-
-def _dump_batch(
-    partition: str, file: str, position: int, header: BatchHeader, output: Output
-) -> None:
-    has_producer = header.producer_id != NO_PRODUCER_ID
-    if output is Output.json:
-        import msgspec  # noqa: PLC0415 - only here
-
-        fields = {"partition": partition, "file": file, "position": position, **header._asdict()}
-        fields["codec"] = _CODEC_NAMES.get(header.codec, str(header.codec))
-        show(msgspec.json.encode(fields).decode() + "\n")
-        return
-    cells = [
-        partition,
-        file,
-        position,
-        header.base_offset,
-        header.next_offset,
-        header.record_count,
-        header.length,
-        _CODEC_NAMES.get(header.codec, header.codec),
-        iso_time(header.first_timestamp_us),
-        iso_time(header.max_timestamp_us),
-        iso_time(header.append_time_us),
-        header.producer_id if has_producer else "-",
-        header.producer_epoch if has_producer else "-",
-        header.base_sequence if has_producer else "-",
-    ]
-    if on_terminal():
-        widths = [width for _, width in _DUMPED]
-        line = "".join(f"{cell!s:<{width}} " for cell, width in zip(cells, widths, strict=True))
-        show(line.rstrip() + "\n")
-    else:
-        show("\t".join(map(str, cells)) + "\n")
 
 
 # --- verify and repair ---------------------------------------------------------------------------
 
 
 def _verify(folders: list[PartitionFolder], output: Output) -> None:
-    from .segment_files import verify  # noqa: PLC0415 - as above
+    from .segment_check import verify  # noqa: PLC0415 - as above
+    from .segment_files import size_bytes  # noqa: PLC0415
 
-    checked = [verify(folder) for folder in folders]
+    with Progress("checking", "bytes", size_bytes(folders)) as progress:
+        checked = [verify(folder, progress) for folder in folders]
     problems = [problem for each in checked for problem in each.problems]
     damages = [problem for problem in problems if problem.is_damage]
     if output is Output.json:
@@ -205,13 +180,14 @@ def _verify(folders: list[PartitionFolder], output: Output) -> None:
         for problem in problems:
             say(f"{problem.file}, byte {problem.position}, offset {problem.offset}: {problem.what}")
     if damages:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_DAMAGE)
 
 
 def _repair(path: Path, folders: list[PartitionFolder], output: Output) -> None:
-    from .segment_files import repair  # noqa: PLC0415 - as above
+    from .segment_repair import repair  # noqa: PLC0415 - as above
 
-    done = list(repair(path, folders))
+    with Progress("repairing", "partitions", len(folders)) as progress:
+        done = list(repair(path, folders, progress))
     if output is Output.json:
         show_json([each._asdict() for each in done])
     else:
@@ -219,4 +195,4 @@ def _repair(path: Path, folders: list[PartitionFolder], output: Output) -> None:
         if not done:
             say(f"{counted(len(folders), 'partition')} opened and closed: nothing had to be done")
     if not all(each.is_done for each in done):
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILURE)

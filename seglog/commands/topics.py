@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from ..protocol.errors import TopicExists, UnknownTopic
 from .common import (
     Bootstrap,
     Output,
@@ -20,6 +21,7 @@ from .common import (
     show_rows,
     topic_settings,
 )
+from .completion import complete_topic
 
 if TYPE_CHECKING:
     from ..client.blocking import SyncAdmin
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 topics = typer.Typer(name="topics", no_args_is_help=True, help="Create and look after topics.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete_topic)
+]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,12 +45,16 @@ Config = Annotated[
 
 @topics.command()
 def create(
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new topic.")],
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help="How many. The broker's default.partitions if not given."),
     ] = None,
     config: Config = None,
+    if_not_exists: Annotated[
+        bool,
+        typer.Option("--if-not-exists", help="No error if it is there, whatever its settings."),
+    ] = False,
     bootstrap: Bootstrap = "",
 ) -> None:
     """Create a topic.
@@ -55,7 +63,13 @@ def create(
     """
     settings = topic_settings(config or ())
     with _admin(bootstrap) as admin:
-        count = admin.create_topic(name, partitions, settings)
+        try:
+            count = admin.create_topic(name, partitions, settings)
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            say(f"{name} is there already")
+            return
     say(f"created {name} with {counted(count, 'partition')}")
 
 
@@ -118,13 +132,26 @@ def alter(
 
 
 @topics.command()
-def delete(name: Name, yes: Yes = False, bootstrap: Bootstrap = "") -> None:
+def delete(
+    name: Name,
+    yes: Yes = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="No error if there is no such topic.")
+    ] = False,
+    bootstrap: Bootstrap = "",
+) -> None:
     """Delete a topic with all its records. Asks first."""
     with _admin(bootstrap) as admin:
-        partitions = admin.describe_topic(name).partitions
-        records = sum(p.durable_end - p.log_start for p in partitions)
-        confirm(f"Delete {name} with about {counted(records, 'record')}?", yes)
-        admin.delete_topic(name)
+        try:
+            partitions = admin.describe_topic(name).partitions
+            records = sum(p.durable_end - p.log_start for p in partitions)
+            confirm(f"Delete {name} with about {counted(records, 'record')}?", yes)
+            admin.delete_topic(name)
+        except UnknownTopic:
+            if not if_exists:
+                raise
+            say(f"there is no topic {name}")
+            return
     say(f"deleted {name}")
 
 

@@ -319,7 +319,7 @@ def test_a_second_broker_on_the_same_folder_is_told_who_has_it(serve, tmp_path):
 
     result = run("serve", "--data", "d", "--port", "0", cwd=tmp_path)
 
-    assert_refused(result, 1, str(tmp_path / "d"), f"process {first.process.pid}", "Stop the other")
+    assert_refused(result, 5, str(tmp_path / "d"), f"process {first.process.pid}", "Stop the other")
     assert first.stop()[0] == 0
 
 
@@ -382,7 +382,7 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
         _, err = process.communicate(timeout=TIMEOUT_S)
 
     assert err == ""
-    assert process.returncode == 1
+    assert process.returncode == 0
 
 
 def test_the_version_is_printed(tmp_path):

@@ -2,93 +2,33 @@
 
 import base64
 import json
-import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
-import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from scripts import docs_cli
-from seglog import SyncAdmin, SyncConsumer, SyncProducer, embedded_blocking
+from seglog import SyncConsumer, embedded_blocking
 from seglog.cli import run
+from seglog.commands import exit_codes
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import (
+    ROOT,
+    TIMEOUT_S,
+    Result,
+    Tools,
+    assert_refused,
+    offline_tools,
+    shown_on_terminal,
+)
+
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 30
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def environment(bootstrap: str) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**ours, "COLUMNS": "100", "PATH": path, "SEGLOG_BOOTSTRAP": bootstrap}
-
-
-class Tools:
-    """Runs commands against one broker."""
-
-    def __init__(self, bootstrap: str, data: Path) -> None:
-        self.bootstrap = bootstrap
-        self.data = data
-        self.environment = environment(bootstrap)
-
-    def __call__(self, *arguments: str | Path, given: str | bytes = b"") -> Result:
-        done = subprocess.run(
-            [*SEGLOG, *map(str, arguments)],
-            env=self.environment, input=given.encode() if isinstance(given, str) else given,
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
-
-    def shell(self, script: str) -> Result:
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-ec", script],
-            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        return Result(done.returncode, done.stdout, done.stderr)
-
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [*SEGLOG, *arguments], env=self.environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def topic(self, name: str, *values: bytes, partitions: int = 1, **config: str | int) -> str:
-        """A new topic that holds these values."""
-        settings = {key.replace("_", "."): value for key, value in config.items()}
-        with SyncAdmin(self.bootstrap) as admin:
-            admin.create_topic(name, partitions, settings)
-        self.write(name, *values)
-        return name
-
-    def write(self, topic: str, *values: bytes, **columns) -> None:
-        with SyncProducer(self.bootstrap) as producer:
-            producer.send_batch(topic, list(values), **columns)
-
-    def values(self, topic: str) -> list[bytes | None]:
-        """Everything of a topic with one partition."""
-        with SyncAdmin(self.bootstrap) as admin:
-            (end,) = admin.list_offsets(topic, "latest").values()
-        found: list[bytes | None] = []
-        with SyncConsumer(topic, bootstrap=self.bootstrap, start="earliest") as consumer:
-            while len(found) < end.offset:
-                found += [record.value for record in consumer.getmany()]
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -98,33 +38,9 @@ def tools(tmp_path_factory) -> Iterator[Tools]:
         yield Tools(broker.bootstrap, data)
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Path:
-    """The data folder of a broker that has stopped: topic t, 30 batches, several segments."""
-    with embedded_blocking(tmp_path / "data") as broker:
-        tools = Tools(broker.bootstrap, broker.data)
-        tools.topic("t", segment_bytes=1500)
-        with SyncProducer(broker.bootstrap) as producer:
-            for number in range(30):
-                producer.send_and_wait("t", b"value %d" % number)
-    return tmp_path / "data"
-
-
 @pytest.fixture(scope="module")
 def offline() -> Tools:
-    """Commands with no broker to talk to."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    return Tools(f"127.0.0.1:{port}", Path())
-
-
-def assert_refused(result: Result, code: int, *parts: str) -> None:
-    """One line on standard error, nothing on standard output."""
-    assert (result.code, result.out) == (code, ""), result.err
-    (line,) = result.err.splitlines()
-    assert line.startswith("seglog: ")
-    for part in parts:
-        assert part in line
+    return offline_tools()
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -148,7 +64,16 @@ def test_a_topic_is_created_described_altered_and_deleted(tools):
 
     assert_refused(tools("topics", "delete", "life"), 2, "--yes")
     assert tools("topics", "delete", "life", "--yes").code == 0
-    assert_refused(tools("topics", "describe", "life"), 1, "no topic life", "seglog topics list")
+    assert_refused(tools("topics", "describe", "life"), 3, "no topic life", "seglog topics list")
+
+
+def test_scripts_may_create_what_is_there_and_delete_what_is_not(tools):
+    tools.topic("there")
+
+    assert_refused(tools("topics", "create", "there"), 5, "exists", "seglog topics delete")
+    assert tools("topics", "create", "there", "--if-not-exists").code == 0
+    assert_refused(tools("topics", "delete", "not-there", "--yes"), 3, "not-there")
+    assert tools("topics", "delete", "not-there", "--yes", "--if-exists").code == 0
 
 
 def test_the_broker_may_be_named_on_either_side_of_the_command(tools, offline):
@@ -298,6 +223,36 @@ def test_a_bad_line_is_named_and_what_came_before_is_written(tools):
         assert_refused(tools("produce", "lines", *flags, given=given), 1, part)
 
 
+def test_what_is_older_than_a_time_is_deleted_of_every_partition(tools):
+    tools.topic("aged", partitions=2)
+    times = [1_700_000_000_000_000 + number * 1_000_000 for number in range(4)]
+    for partition in (0, 1):
+        for number, time_us in enumerate(times):
+            tools.write("aged", b"%d" % number, partition=partition, timestamps=[time_us])
+
+    ambiguous = tools("records", "delete", "aged", "--before", "2", "--yes")
+    assert_refused(ambiguous, 2, "--partition", "of which?")
+    assert_refused(tools("records", "delete", "aged", "--before", "all"), 2, "--yes")
+    told = tools("records", "delete", "aged", "--before", "2023-11-14T22:13:22Z", "--yes").err
+
+    assert told.splitlines() == [f"aged/{n} starts at offset 2; it was 0" for n in (0, 1)]
+    assert tools("records", "delete", "aged", "--before", "1700000000000", "-y").err == (
+        "nothing of aged lies before that\n"
+    )
+    beyond = ["--partition", "0", "--before", "9"]
+    assert_refused(tools("records", "delete", "aged", *beyond, "-y"), 3, "2 to 4", "no 9")
+
+
+def test_a_batch_that_a_topic_does_not_take_is_told_with_what_helps(tools):
+    tools.topic("narrow", max_batch_bytes=2000)
+    lines = "".join(f"{number}\n" for number in range(1000))
+
+    assert_refused(tools("produce", "narrow", given=lines), 1, "2000", "--batch-bytes", "alter")
+    assert tools("produce", "narrow", "--batch-bytes", "1500", given=lines).code == 0
+    assert tools.values("narrow") == lines.encode().split()
+    assert_refused(tools("produce", "narrow", given="x" * 3000), 1, "2000", "max.batch.bytes=N")
+
+
 def test_old_records_are_deleted(tools):
     tools.topic("old", *[b"%d" % number for number in range(10)])
     where = ["records", "delete", "old", "--partition", "0"]
@@ -310,38 +265,13 @@ def test_old_records_are_deleted(tools):
 # --- a terminal ----------------------------------------------------------------------------------
 
 
-def shown_on_terminal(tools: Tools, *arguments: str, typed: str = "") -> str:
-    """What a command shows on a terminal; `typed` is entered once it asks."""
-    master, end = pty.openpty()
-    shown = ""
-    with subprocess.Popen(
-        [*SEGLOG, *arguments], env={**tools.environment, "TERM": "xterm"},
-        stdin=end, stdout=end, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        while select.select([master], [], [], TIMEOUT_S)[0]:
-            try:
-                data = os.read(master, 65536)
-            except OSError:  # Linux: the other end is closed
-                break
-            shown += data.decode()
-            if not data:
-                break
-            if typed and shown.endswith("[y/N]: "):
-                os.write(master, typed.encode())
-                typed = ""
-        process.wait(TIMEOUT_S)
-    os.close(master)
-    return shown
-
-
 def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
     tools.topic("seen", b"\x1b[31mred\x07 \xff")
 
     table = shown_on_terminal(tools, "topics", "list")
     assert "┃" in table
     assert "\x1b[1m" in table  # bold
-    assert re.search(r"│ seen +│ 1 +│", table)
+    assert re.search(r"│ seen +│ +1 │", table)
     shown = shown_on_terminal(tools, "consume", "seen", "--exit-at-end")
     assert shown == "\\x1b[31mred\\x07 \\xff\r\n"
     asked = shown_on_terminal(tools, "topics", "delete", "seen", typed="n\n")
@@ -356,16 +286,35 @@ def test_a_terminal_gets_a_table_and_is_asked_and_is_not_steered(tools):
 
 def test_a_broker_that_is_down_is_told_at_once(offline):
     for arguments in [["topics", "list"], ["consume", "x"], ["produce", "x"]]:
-        assert_refused(offline(*arguments), 1, offline.bootstrap, "refused", "seglog serve")
+        assert_refused(offline(*arguments), 4, offline.bootstrap, "refused", "seglog serve")
+
+
+def test_a_port_of_another_kind_of_server_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):  # one that looks whether anybody is there, one that says hello
+                connection, _ = server.accept()
+                with connection:
+                    if connection.recv(1000):
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        tools = Tools(f"127.0.0.1:{server.getsockname()[1]}", Path())
+        result = tools("topics", "list")
+        thread.join(TIMEOUT_S)
+
+    assert_refused(result, 4, tools.bootstrap, "HTTP", "Check the address")
 
 
 @pytest.mark.parametrize(
     ("code", "arguments", "parts"),
     [
-        (1, ["consume", "nope"], ["no topic nope", "seglog topics create"]),
-        (1, ["produce", "nope"], ["no topic nope", "seglog topics create"]),
-        (1, ["consume", "wrong", "--partition", "7"], ["1 partitions", "no 7"]),
-        (2, ["consume", "wrong", "--from", "99"], ["--from", "offset 99", "0: 0 to 2"]),
+        (3, ["consume", "nope"], ["no topic nope", "seglog topics create"]),
+        (3, ["produce", "nope"], ["no topic nope", "seglog topics create"]),
+        (3, ["consume", "wrong", "--partition", "7"], ["1 partition,", "no 7"]),
+        (3, ["consume", "wrong", "--from", "99"], ["offset 99", "0: 0 to 2", "topics describe"]),
         (2, ["topics", "create", "x", "--config", "retention=1"], ["retention", "retention.ms"]),
     ],
 )
@@ -390,7 +339,7 @@ def test_a_mistake_that_the_broker_finds_is_told_in_one_line(tools, code, argume
         (["topics", "create", "x", "--config", "retention.ms"], ["--config", "KEY=VALUE"]),
         (["topics", "alter", "t"], ["nothing to change"]),
         (["records", "delete", "t", "--partition", "0", "--before", "x"], ["--before"]),
-        (["segments", "t", "--verify"], ["topic-t"]),
+        (["segments", "t", "--verify"], ["--data"]),
         (["segments", ".", "--verify", "--dump"], ["one at a time"]),
         (["topics", "list", "--bootstrap", "host:port"], ["host:port"]),
     ],
@@ -398,91 +347,6 @@ def test_a_mistake_that_the_broker_finds_is_told_in_one_line(tools, code, argume
 def test_a_mistake_on_the_command_line_is_told_before_anything_is_begun(arguments, parts, capsys):
     code = run(arguments)  # here: a process each would only take longer
     assert_refused(Result(code, *capsys.readouterr()), 2, *parts)
-
-
-# --- segments ------------------------------------------------------------------------------------
-
-
-def logs(data: Path) -> list[Path]:
-    return sorted((data / "topic-t" / "partition-0").glob("*.log"))
-
-
-def test_a_running_brokers_segments_are_listed_dumped_and_checked(tools):
-    tools.topic("live", b"a", b"b", segment_bytes=1 << 20)
-    folder = tools.data / "topic-live"
-
-    listed = tools("segments", "live").out
-    assert re.fullmatch(r"live/0\t00000000\.log\t0\t2\t\d+\tno\n", listed)
-    assert tools("segments", folder).out == listed  # the files say what the broker says
-    fields = tools("segments", folder / "partition-0", "--dump").out.split("\t")
-    assert fields[:6] == ["live/0", "00000000.log", "0", "0", "2", "2"]
-    assert tools("segments", folder, "--verify").code == 0
-    assert_refused(tools("segments", folder, "--repair"), 1, "in use", "Stop it first")
-
-
-def test_segments_of_a_stopped_broker_are_listed_with_their_ranges(stopped, offline):
-    rows = json.loads(offline("segments", stopped, "--output", "json").out)
-
-    assert len(rows) > 1
-    assert [row["start_offset"] for row in rows[1:]] == [row["end_offset"] for row in rows[:-1]]
-    assert (rows[0]["start_offset"], rows[-1]["end_offset"]) == (0, 30)
-    assert [row["is_sealed"] for row in rows] == [True] * (len(rows) - 1) + [False]
-    dumped = offline("segments", stopped, "--dump", "--output", "json").out.splitlines()
-    assert [json.loads(line)["base_offset"] for line in dumped] == list(range(30))
-
-
-def test_a_flipped_bit_is_found_and_its_place_told(stopped, offline):
-    path = logs(stopped)[0]
-    data = bytearray(path.read_bytes())
-    data[90] ^= 1
-    path.write_bytes(data)
-
-    result = offline("segments", stopped / "topic-t", "--verify")
-
-    assert result.code == 1
-    assert result.out.endswith("\tdamaged\n")
-    (line,) = result.err.splitlines()
-    assert line.startswith(f"{path}, byte 0, offset 0: ")
-
-
-def test_a_torn_tail_is_no_damage_and_repair_cuts_it(stopped, offline):
-    path = logs(stopped)[-1]
-    size = path.stat().st_size
-    with path.open("ab") as file:
-        file.write(b"torn")
-    checked = offline("segments", stopped, "--verify")
-    assert (checked.code, checked.err) == (
-        0, f"{path}, byte {size}, offset 30: a torn tail of 4 bytes, cut when a broker starts\n"
-    )  # fmt: skip
-
-    result = offline("segments", stopped, "--repair")
-
-    assert result.code == 0
-    assert "cutting 4 bytes behind offset 30" in result.out
-    assert path.stat().st_size == size
-    assert "nothing had to be done" in offline("segments", stopped, "--repair").err
-
-
-def test_lost_and_damaged_indexes_are_rebuilt_as_they_were(stopped, offline):
-    indexes = sorted((stopped / "topic-t" / "partition-0").glob("*.index"))
-    before = [path.read_bytes() for path in indexes]
-    indexes[0].unlink()
-    indexes[1].write_bytes(b"x" * 70)
-    checked = offline("segments", stopped, "--verify")
-    assert (checked.code, checked.err.count("\n")) == (1, 1)
-    assert str(indexes[1]) in checked.err
-
-    result = offline("segments", stopped / "topic-t" / "partition-0", "--repair")
-
-    assert result.out.count("rebuilt the index of") == 2
-    assert [path.read_bytes() for path in indexes] == before
-    assert offline("segments", stopped, "--verify").code == 0
-
-
-def test_a_folder_that_holds_no_topics_is_told(offline, tmp_path):
-    assert_refused(offline("segments", tmp_path), 1, "holds no topics", "seglog serve --data")
-    assert_refused(offline("segments", tmp_path / "no"), 1, "not a folder")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the document --------------------------------------------------------------------------------
@@ -496,6 +360,34 @@ def test_the_reference_is_made_from_the_code():
     assert found[1] == docs_cli.cli_reference(), "run scripts/update-docs"
 
 
+def test_the_document_lists_every_exit_code():
+    listed = set(map(int, re.findall(r"(?m)^\| (\d+) \|", DOCUMENT)))
+    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    assert listed == codes
+
+
+def test_the_brokers_commands_of_the_readme_run_and_print_what_they_should(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    serve, *others = re.findall(r"(?m)^    (?:.*\| )?\.venv/bin/seglog .*$", text)
+    found = Tools("", tmp_path)
+    variables = {**found.environment, "SEGLOG_PORT": "0", "SEGLOG_LOG_LEVEL": "error"}
+    with subprocess.Popen(
+        ["sh", "-c", "exec " + serve.strip().removeprefix(".venv/bin/")],
+        cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True,
+    ) as broker:  # fmt: skip
+        try:
+            assert broker.stdout is not None
+            address = broker.stdout.readline().removeprefix("listening on ").strip()
+            tools = Tools(address, tmp_path)
+            result = tools.shell("\n".join(others).replace(".venv/bin/", ""))
+        finally:
+            broker.terminate()
+            assert broker.wait(TIMEOUT_S) == 0
+
+    assert (result.code, sorted(result.out.split())) == (0, ["milk", "tea"]), result.err
+
+
+@pytest.mark.timeout(120)  # a process for each of its lines
 def test_the_examples_of_the_document_run_and_print_what_it_says(tools):
     found = re.search(r"```sh\n(.*?)```.*?```text\n(.*?)```", DOCUMENT, re.DOTALL)
     assert found

@@ -285,3 +285,27 @@ async def test_a_damaged_batch_is_named_and_never_given(broker, admin, producer,
                 await anext(consumer)
         consumer.seek("t", 0, 20)
         assert numbers(await consumer.getmany(10)) == list(range(20, 30))
+
+
+async def test_several_batches_come_at_once_and_nothing_in_time_is_nothing(broker, admin, producer):
+    await fill(admin, producer)
+    async with consumer_of(broker, "t") as consumer:
+        found: list[int] = []
+        while len(found) < 100:
+            batches = await consumer.get_batches(25)
+            taken = [n for batch in batches for n in numbers(batch)]
+            assert sum(len(batch) for batch in batches[:-1]) < 25  # no more than was asked for
+            found += taken
+            assert consumer.position("t", 0) == len(found)
+        assert found == list(range(100))
+        assert await consumer.get_batches(timeout=0) == []
+
+
+async def test_what_was_taken_in_batches_is_committed_once_it_is_behind(broker, admin, producer):
+    await fill(admin, producer, count=30)
+    async with consumer_of(broker, "t", group="g") as consumer:
+        first = await consumer.get_batches(10)
+        assert sum(map(len, first)) == 10
+        assert await consumer.get_batches(1)  # in hand when it closes
+
+    assert (await admin.fetch_offsets("g"))[TopicPartition("t", 0)].offset == 10

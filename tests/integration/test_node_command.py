@@ -261,7 +261,7 @@ def test_a_folder_in_use_is_refused_in_one_line(tmp_path, start):
     node = start("--data", tmp_path / "data")
     node.ask(send(1))
     result = run(tmp_path, b"", "--data", tmp_path / "data")
-    assert result.returncode == 1
+    assert result.returncode == 5
     assert result.stdout == b""
     assert result.stderr.startswith(b"seglog: the data folder")
     assert result.stderr.count(b"\n") == 1
