@@ -1,0 +1,361 @@
+"""One run, from nothing to its result.
+
+    broker started or reached ─► topics made ─► (filled) ─► workers ready ─► go
+      ─► producers end, by time, count or Ctrl-C ─► consumers read what is left ─► checked ─► result
+
+Whatever happens, workers are ended, topics of a broker that is not ours are deleted, and a broker
+that is ours is stopped and its folder removed. Every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from scripts.loading import messages as m
+from scripts.loading.broker import BrokerProcess, BrokerWatch, find_listener
+from scripts.loading.checker import (
+    PackedSightings,
+    SentRecords,
+    Sightings,
+    Verdict,
+    find_missing,
+    judge,
+)
+from scripts.loading.draining import drain
+from scripts.loading.outcome import make_result
+from scripts.loading.processes import WorkerProcess
+from scripts.loading.readback import read_back
+from scripts.loading.result import Result
+from scripts.loading.stamps import clock_offset_ns
+from scripts.loading.tally import Moment, SideTally
+from scripts.loading.workload import Workload
+from seglog import Admin
+
+#: Between telling all workers to go and their begin: so that they begin together.
+HEAD_START_S: Final = 0.3
+HEARTBEAT_S: Final = 1.0
+#: Workers tell of a second at its end: looking a little later, one sees it.
+BEAT_AFTER_S: Final = 0.1
+FILL_SECONDS: Final = 1800.0
+SLACK_S: Final = 30.0
+ANSWER_S: Final = 60.0
+
+
+class Place(NamedTuple):
+    """Where the load goes: to a broker that is there, or to one that is started for it."""
+
+    bootstrap: str = ""  # empty: start one
+    folder: Path | None = None  # for its data; None: the system's temporary folder
+    settings: tuple[str, ...] = ()  # of the broker that is started, KEY=VALUE
+    keeps_topics: bool = False
+
+
+class View(Protocol):
+    """Shows a run while it lasts."""
+
+    def show(self, moment: Moment) -> None: ...
+
+
+class Conductor:
+    """Of one run; `interrupt` ends it early, with the result so far."""
+
+    def __init__(self, workload: Workload, place: Place, view: View, name: str = "") -> None:
+        self._workload = workload
+        self._place = place
+        self._view = view
+        self._name = name or workload.described()
+        self._token = secrets.token_hex(4)
+        self._topics = [f"loadgen-{self._token}-{number}" for number in range(workload.topics)]
+        self._clock_offset_ns = clock_offset_ns()
+        self._bootstrap = place.bootstrap
+        self._broker: BrokerProcess | None = None
+        self._watch: BrokerWatch | None = None
+        self._workers: list[WorkerProcess] = []
+        self._produce = SideTally() if workload.produces else None
+        self._consume = SideTally() if workload.consumes else None
+        self._phase = "starting"
+        self._start_ns = 0
+        self._record_bytes = 0.0
+        self._interrupted = asyncio.Event()
+        self._warnings: list[str] = []
+
+    def interrupt(self) -> None:
+        """End the load now."""
+        self._interrupted.set()
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self._interrupted.is_set()
+
+    async def run(self) -> Result:
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        async with self._reached_broker(), self._made_topics(), self._ended_workers():
+            filled = await self._fill() if self._workload.kind == "consume" else []
+            consumers = await self._start_workers(is_producer=False) if self._consume else []
+            producers = await self._start_workers(is_producer=True) if self._produce else []
+            ended_by, sent, seen = await self._load(producers, consumers)
+            self._tell("checking" if self._workload.check else "ending")
+            verdict = None
+            if self._workload.check:
+                verdict = await self._check(filled or producers, sent or self._filled, seen)
+            return make_result(
+                name=self._name,
+                started_at=started_at,
+                ended_by=ended_by,
+                workload=self._workload,
+                record_bytes=self._record_bytes,
+                produce=None if self._produce is None else (self._produce, producers),
+                consume=None if self._consume is None else (self._consume, consumers),
+                watch=self._watch,
+                kills=self._kills,
+                check=verdict,
+                warnings=self._warnings,
+            )
+
+    # --- what is there before and after ---
+
+    @asynccontextmanager
+    async def _reached_broker(self) -> AsyncIterator[None]:
+        if self._place.bootstrap:
+            pid = find_listener(self._bootstrap)
+            self._watch = BrokerWatch(None) if pid else None
+            yield
+            return
+        self._broker = BrokerProcess(self._place.folder, list(self._place.settings))
+        try:
+            await self._broker.start()
+            self._bootstrap = self._broker.bootstrap
+            self._watch = BrokerWatch(self._broker.folder / "data")
+            yield
+        finally:
+            await self._broker.stop()
+            self._broker.delete()
+
+    def _broker_pid(self) -> int:
+        return self._broker.pid if self._broker is not None else find_listener(self._bootstrap)
+
+    @asynccontextmanager
+    async def _made_topics(self) -> AsyncIterator[None]:
+        w = self._workload
+        made: list[str] = []
+        async with Admin(self._bootstrap) as admin:
+            try:
+                for topic in self._topics:
+                    await admin.create_topic(topic, w.partitions, {"durability": w.durability})
+                    made.append(topic)
+                yield
+            finally:
+                if self._broker is None and not self._place.keeps_topics:
+                    for topic in made:
+                        await admin.delete_topic(topic)
+
+    @asynccontextmanager
+    async def _ended_workers(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            for worker in self._workers:
+                worker.kill()
+            raise
+        finally:
+            await asyncio.gather(*(worker.end() for worker in self._workers))
+
+    async def _start_workers(
+        self, *, is_producer: bool, workload: Workload | None = None, is_counted: bool = True
+    ) -> list[WorkerProcess]:
+        w = workload or self._workload
+        tasks = w.producers if is_producer else w.consumers
+        processes = w.producer_processes if is_producer else w.consumer_processes
+        started = []
+        for number in range(processes):
+            plan = m.Plan(
+                workload=w,
+                is_producer=is_producer,
+                numbers=list(range(tasks))[number::processes],
+                bootstrap=self._bootstrap,
+                topics=self._topics,
+                group=f"loadgen-{self._token}",
+                clock_offset_ns=self._clock_offset_ns,
+            )
+            role = "producer" if is_producer else "consumer"
+            take = self._on_report if is_counted else _ignore
+            started.append(WorkerProcess(f"{role} process {number}", plan, take))
+        self._workers += started
+        await asyncio.gather(*(worker.start() for worker in started))
+        await asyncio.gather(*(worker.ready() for worker in started))
+        if is_producer:
+            self._record_bytes = started[0].mean_bytes
+        return started
+
+    def _on_report(self, worker: WorkerProcess, report: m.Report) -> None:
+        tally = self._produce if worker.plan.is_producer else self._consume
+        assert tally is not None
+        tally.add(report)
+
+    # --- filling ---
+
+    _filled: Sequence[SentRecords] = ()
+
+    async def _fill(self) -> list[WorkerProcess]:
+        """A backlog to read. Those who wrote it stay: they know where each record is."""
+        self._tell("filling")
+        w = self._workload
+        workload = msgspec.structs.replace(
+            w, kind="produce", mode="batch", records=w.fill, seconds=FILL_SECONDS, rate=0.0,
+            max_bytes=1 << 50,
+        )  # fmt: skip
+        workers = await self._start_workers(is_producer=True, workload=workload, is_counted=False)
+        go(workers)
+        done = await self._done(workers, FILL_SECONDS)
+        self._filled = [each for one in done for each in one.sent]
+        failed = sum(each.unsure_count for each in self._filled)
+        if failed:
+            self._warnings.append(f"{failed:,} records of the backlog could not be written")
+        return workers
+
+    # --- the load itself ---
+
+    async def _load(
+        self, producers: list[WorkerProcess], consumers: list[WorkerProcess]
+    ) -> tuple[Literal["time", "count", "stop"], list[SentRecords], list[PackedSightings]]:
+        self._start_ns = go([*consumers, *producers])
+        for tally in (self._produce, self._consume):
+            if tally is not None:
+                tally.start_ns = self._start_ns
+        if self._watch is not None:
+            self._watch.begin(self._broker_pid())
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as helpers:
+            helpers.create_task(self._beat(over))
+            killing = helpers.create_task(self._kill(over))
+            try:
+                self._phase = "running"
+                done = await self._done(producers or consumers, self._workload.seconds)
+                over_by = done[0].ended_by
+                if producers and consumers:
+                    over.set()
+                    await killing
+                    self._phase = "draining"
+                    left = await drain(consumers, self._bootstrap, self._topics, self._workload)
+                    if left:
+                        self._warnings.append(f"consumers ended with {left:,} records unread")
+                    done += await self._done(consumers, SLACK_S)
+            finally:
+                over.set()
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
+        ended_by: Literal["time", "count", "stop"] = "time"
+        if self._interrupted.is_set():
+            ended_by = "stop"
+        elif over_by == "count":
+            ended_by = "count"
+        sent = [each for one in done for each in one.sent]
+        return ended_by, sent, [each for one in done for each in one.sightings]
+
+    async def _done(self, workers: list[WorkerProcess], seconds: float) -> list[m.Done]:
+        """All of them, when they have ended; told to stop where the run is interrupted."""
+        limit_s = seconds + self._workload.delivery_timeout_s + SLACK_S
+        waiting: asyncio.Future[list[m.Done]] = asyncio.gather(
+            *(worker.answer(m.Done, limit_s) for worker in workers)
+        )
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        try:
+            both: set[asyncio.Future[Any]] = {waiting, interrupted}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                for worker in workers:
+                    worker.tell(m.Stop())
+            return await waiting
+        finally:
+            interrupted.cancel()
+            waiting.cancel()
+
+    async def _beat(self, over: asyncio.Event) -> None:
+        due_s = BEAT_AFTER_S
+        while True:
+            due_s += HEARTBEAT_S
+            if await happens(over, max(0.0, due_s - self._elapsed_s())):
+                return
+            if self._broker is not None and not self._workload.kill_broker_every_s:
+                self._broker.check()
+            if self._watch is not None:
+                await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
+            self._tell(self._phase)
+
+    async def _kill(self, over: asyncio.Event) -> None:
+        every_s = self._workload.kill_broker_every_s
+        if not every_s or self._broker is None:
+            return
+        while not await happens(over, every_s):
+            await self._broker.kill()
+
+    # --- afterwards ---
+
+    async def _check(
+        self,
+        producers: list[WorkerProcess],
+        sent: Sequence[SentRecords],
+        seen: list[PackedSightings],
+    ) -> Verdict:
+        """Where every consumer reads all, each is judged, and the worst verdict counts."""
+        if not self._workload.consumes:
+            seen = [(await read_back(self._bootstrap, self._topics)).pack()]
+        readers = [[each] for each in seen] if self._workload.sharing == "all" else [seen]
+        verdicts = []
+        for reader in readers:
+            sightings = Sightings()
+            for packed in reader:
+                sightings.add(packed)
+            missing = find_missing(sent, sightings)
+            places = []
+            for worker in producers if missing.first else ():
+                worker.tell(m.Where(missing.first))
+                places += (await worker.answer(m.Places, ANSWER_S)).findings
+            verdicts.append(judge(sent, sightings, missing, places))
+        return max(verdicts, key=lambda v: v.lost + v.doubled + v.reordered + v.damaged)
+
+    def _elapsed_s(self) -> float:
+        return (time.monotonic_ns() - self._start_ns) / 1e9 if self._start_ns else 0.0
+
+    def _tell(self, phase: str) -> None:
+        self._phase = phase
+        self._view.show(
+            Moment(
+                phase, max(0.0, self._elapsed_s()), self._produce, self._consume,
+                self._record_bytes, self._watch, self._kills,
+            )
+        )  # fmt: skip
+
+    @property
+    def _kills(self) -> int:
+        return self._broker.kills if self._broker is not None else 0
+
+
+def go(workers: list[WorkerProcess]) -> int:
+    """All begin at the same time, which is returned."""
+    start_ns = time.monotonic_ns() + int(HEAD_START_S * 1e9)
+    for worker in workers:
+        worker.tell(m.Go(start_ns))
+    return start_ns
+
+
+async def happens(event: asyncio.Event, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _ignore(_: WorkerProcess, __: m.Report) -> None:
+    """Of workers that fill: not part of the load."""
