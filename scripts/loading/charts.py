@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from scripts.loading.histogram import Latencies
 from scripts.loading.result import Result
-from scripts.loading.units import bytes_text, microseconds_text
+from scripts.loading.units import bytes_text
 
 #: Colours that nothing else has, and what stands for them in the page.
 INK: Final = "#010101"
@@ -71,8 +71,9 @@ class Line(NamedTuple):
 
 def all_charts(result: Result) -> list[Chart]:
     """Those that the result has figures for."""
-    charts = [throughput(result), latency_over_time(result), latency_by_percentile(result)]
-    charts += broker_charts(result)
+    with mpl.rc_context(_STYLE):
+        charts = [throughput(result), latency_over_time(result), latency_by_percentile(result)]
+        charts += broker_charts(result)
     return [chart for chart in charts if chart is not None]
 
 
@@ -105,9 +106,7 @@ def latency_over_time(result: Result) -> Chart | None:
         Line(label, [getattr(s, f"{prefix}_{field}") for s in shown], SERIES[number])
         for number, (label, field) in zip((2, 1, 0), names, strict=True)
     ]
-    svg = _over_time(
-        [s.second + 1 for s in shown], lines, lambda value, _: microseconds_text(value), log=True
-    )
+    svg = _over_time([s.second + 1 for s in shown], lines, log=True)
     what = "From when a record was due to its reader" if is_end_to_end else "To the acknowledgement"
     return Chart("Latency over time", svg, f"{what}, of what ended in each second.")
 
@@ -131,13 +130,11 @@ def latency_by_percentile(result: Result) -> Chart | None:
         latencies = Latencies.decode(summary.histogram)
         values = latencies.percentiles_us(100 * (1 - 10**-step) for step in steps)
         axes.plot(steps, values, color=colour, label=label)
-    axes.set_yscale("log")
+    _log_scale(axes)
     labels = ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"]
     axes.set_xticks(range(decades + 1), labels[: decades + 1])
     axes.set_xlim(0, decades)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: microseconds_text(value)))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axes.legend(loc="upper left")
+    _legend(axes, len(found))
     note = "So many percent of the records took this long or less. Each step is ten times rarer."
     return Chart("Latency by percentile", _svg(figure), note)
 
@@ -159,7 +156,7 @@ def broker_charts(result: Result) -> list[Chart | None]:
     ]
     if samples[-1].disk_bytes >= 0:
         lines.append(Line("on disk", [s.disk_bytes for s in samples], SERIES[2]))
-    space = _over_time(places, lines, lambda value, _: bytes_text(value))
+    space = _over_time(places, lines, lambda value, _: bytes_text(value).replace(".0 ", " "))
     return [
         Chart("Broker: CPU", cpu, "Of one core; the broker uses more than one for file work."),
         Chart(
@@ -173,16 +170,14 @@ def broker_charts(result: Result) -> list[Chart | None]:
 
 
 def _figure() -> tuple[Figure, Any]:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
-        axes = figure.add_subplot()
-    return figure, axes
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    return figure, figure.add_subplot()
 
 
 def _over_time(
     places: Sequence[float],
     lines: Sequence[Line],
-    text: Any,
+    text: Any = None,
     *,
     log: bool = False,
     fill: bool = False,
@@ -199,24 +194,34 @@ def _over_time(
         if fill:
             axes.fill_between(at, values, color=line.colour, alpha=0.12, linewidth=0)
     if log:
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        _log_scale(axes)
     else:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(text))
+        axes.yaxis.set_major_formatter(FuncFormatter(text))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
     axes.set_xlabel("seconds")
     axes.margins(x=0.01)
     if len(lines) > 1:
-        # Above the picture, where it covers nothing.
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(lines), borderaxespad=0.2)
+        _legend(axes, len(lines))
     return _svg(figure)
+
+
+def _legend(axes: Any, columns: int) -> None:
+    """Above the picture, where it covers nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
+
+
+def _log_scale(axes: Any) -> None:
+    """Of microseconds, with names at 1, 2 and 5."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _time(value)))
 
 
 def _svg(figure: Figure) -> str:
     stream = io.StringIO()
-    with mpl.rc_context(_STYLE):
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -226,6 +231,13 @@ def _svg(figure: Figure) -> str:
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--font)", text)
+
+
+def _time(microseconds: float) -> str:
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= size:
+            return f"{microseconds / size:g} {unit}"
+    return f"{microseconds:g} µs"
 
 
 def _count(value: float) -> str:
