@@ -21,6 +21,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "topic-settings": reference.topic_settings,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
+    **importlib.import_module("scripts.docs_loadgen").GENERATED,
 }
 PLACE = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- /generated -->)", re.DOTALL

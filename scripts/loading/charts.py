@@ -31,14 +31,15 @@ VARIABLES: Final = {
     SERIES[2]: "var(--series-3)",
 }
 WIDTH_IN: Final = 7.2
-HEIGHT_IN: Final = 2.7
+WIDE_IN: Final = 15.0
+HEIGHT_IN: Final = 2.9
 #: Seconds shown at most: of longer runs, each point is the mean (or worst) of several.
 MAX_POINTS: Final = 600
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text as text: it is searched, copied, and has the page's font
     "svg.hashsalt": "seglog",  # the same picture has the same bytes
     "font.family": "sans-serif",
-    "font.size": 9.5,
+    "font.size": 11,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": FAINT,
@@ -61,6 +62,7 @@ class Chart(NamedTuple):
     title: str
     svg: str
     note: str
+    is_wide: bool = False
 
 
 class Line(NamedTuple):
@@ -70,14 +72,16 @@ class Line(NamedTuple):
 
 
 def all_charts(result: Result) -> list[Chart]:
-    """Those that the result has figures for."""
+    """Those that the result has figures for, two side by side; the first is wide where they are
+    odd in number."""
     with mpl.rc_context(_STYLE):
-        charts = [throughput(result), latency_over_time(result), latency_by_percentile(result)]
-        charts += broker_charts(result)
-    return [chart for chart in charts if chart is not None]
+        others = [latency_over_time(result), latency_by_percentile(result), *broker_charts(result)]
+        found = [chart for chart in others if chart is not None]
+        first = throughput(result, is_wide=len(found) % 2 == 0)
+    return found if first is None else [first, *found]
 
 
-def throughput(result: Result) -> Chart | None:
+def throughput(result: Result, *, is_wide: bool = False) -> Chart | None:
     # The last second is cut off: as a point it would look like a drop.
     seconds = result.timeline[:-1] if len(result.timeline) > 2 else result.timeline
     if not seconds:
@@ -88,11 +92,11 @@ def throughput(result: Result) -> Chart | None:
     if result.consume is not None:
         lines.append(Line("consumed", [s.consumed for s in seconds], SERIES[1]))
     places = [s.second + 1 for s in seconds]
-    svg = _over_time(places, lines, lambda value, _: _count(value), fill=True)
+    svg = _over_time(places, lines, lambda value, _: _count(value), fill=True, is_wide=is_wide)
     note = "Records of each whole second."
     if result.workload.rate:
         note += f" {result.workload.rate:,.0f} a second were due."
-    return Chart("Records per second", svg, note)
+    return Chart("Records per second", svg, note, is_wide)
 
 
 def latency_over_time(result: Result) -> Chart | None:
@@ -135,11 +139,11 @@ def latency_by_percentile(result: Result) -> Chart | None:
     axes.set_xticks(range(decades + 1), labels[: decades + 1])
     axes.set_xlim(0, decades)
     _legend(axes, len(found))
-    note = "So many percent of the records took this long or less. Each step is ten times rarer."
+    note = "So many percent took this long or less; each step is ten times rarer."
     return Chart("Latency by percentile", _svg(figure), note)
 
 
-def broker_charts(result: Result) -> list[Chart | None]:
+def broker_charts(result: Result) -> list[Chart]:
     if result.broker is None or not result.broker.samples:
         return []
     samples = result.broker.samples
@@ -169,8 +173,8 @@ def broker_charts(result: Result) -> list[Chart | None]:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def _figure() -> tuple[Figure, Any]:
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+def _figure(width_in: float = WIDTH_IN) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width_in, HEIGHT_IN), layout="constrained")
     return figure, figure.add_subplot()
 
 
@@ -181,8 +185,9 @@ def _over_time(
     *,
     log: bool = False,
     fill: bool = False,
+    is_wide: bool = False,
 ) -> str:
-    figure, axes = _figure()
+    figure, axes = _figure(WIDE_IN if is_wide else WIDTH_IN)
     step = -(-len(places) // MAX_POINTS)
     at = list(places[::step])
     for line in lines:

@@ -82,7 +82,7 @@ def late(tally: SideTally, workload: Workload) -> list[str]:
     if workload.rate and p99_us > LATE_US:
         doubts.append(
             f"one record in a hundred was sent {p99_us / 1000:,.0f} ms late or more, and latencies "
-            "count that: the producers could not keep up with --rate"
+            "count that: the machine was busy, or the producers could not keep up with --rate"
         )
     if tally.failed:
         failed = ", ".join(f"{name} {count:,}" for name, count in tally.failed.items())

@@ -30,7 +30,7 @@ main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 56px; }
 h1 { font-size: 25px; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 16px; margin: 0 0 2px; }
 .soft { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(235px, 1fr)); gap: 12px;
   margin: 24px 0 12px; }
 .card { background: var(--card); border: 1px solid var(--faint); border-radius: 10px;
   padding: 14px 16px; }
@@ -43,6 +43,7 @@ h2 { font-size: 16px; margin: 0 0 2px; }
 .note ul { margin: 0; padding-left: 18px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 500px), 1fr));
   gap: 12px; }
+.wide { grid-column: 1 / -1; }
 figure { margin: 0; } figcaption { color: var(--soft); font-size: 13px; }
 svg { display: block; width: 100%; height: auto; margin-top: 6px; }
 .tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr));
@@ -55,12 +56,17 @@ tr:first-child > * { border-top: 0; }
 td:first-child, th:first-child { text-align: left; color: var(--soft); padding-right: 12px;
   overflow-wrap: normal; }
 thead th { color: var(--soft); }
+dl { columns: 3 260px; column-gap: 36px; margin: 6px 0 0; font-size: 14px;
+  font-variant-numeric: tabular-nums; }
+dl div { display: flex; justify-content: space-between; gap: 12px; padding: 3px 0;
+  border-top: 1px solid var(--faint); break-inside: avoid; }
+dt { color: var(--soft); } dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
 """
 
 
 def make_report(result: Result) -> str:
     charts = "".join(
-        f'<figure class="card"><h2>{escape(chart.title)}</h2>'
+        f'<figure class="card{" wide" * chart.is_wide}"><h2>{escape(chart.title)}</h2>'
         f"<figcaption>{escape(chart.note)}</figcaption>{_own_names(chart.svg, number)}</figure>"
         for number, chart in enumerate(all_charts(result))
     )
@@ -80,7 +86,7 @@ def make_report(result: Result) -> str:
 <div class="tiles">{_tiles(result)}</div>
 {_notes(result)}
 <div class="charts">{charts}</div>
-<div class="tables">{_tables(result)}</div>
+<div class="tables">{_tables(result)}{_workload(result)}</div>
 </main></body>
 </html>
 """
@@ -106,8 +112,8 @@ def _tiles(result: Result) -> str:
     tiles: list[tuple[str, str, str]] = []
     for name, side in (("produced", result.produce), ("consumed", result.consume)):
         if side is not None:
-            tiles.append((count_text(side.records_per_second), f"records/s {name}", ""))
-            tiles.append((f"{side.bytes_per_second / 1e6:,.1f} MB/s", name, ""))
+            speed = f"records/s {name}, {side.bytes_per_second / 1e6:,.1f} MB/s"
+            tiles.append((count_text(side.records_per_second), speed, ""))
     side = result.consume if result.workload.kind == "end-to-end" else result.produce
     if side is not None and side.latency is not None:
         what = "end to end" if side is result.consume else "to the acknowledgement"
@@ -154,11 +160,18 @@ def _tables(result: Result) -> str:
         rows = msgspec.to_builtins(result.check)
         rows.pop("findings")
         tables.append(_table("Check", [(name, f"{n:,}") for name, n in rows.items()]))
-    options = msgspec.to_builtins(result.workload)
-    tables.append(_table("Workload", [(_words(n), _value(v)) for n, v in options.items()]))
     machine = msgspec.to_builtins(result.machine)
     tables.append(_table("Machine", [(_words(n), _value(v)) for n, v in machine.items()]))
     return "".join(tables)
+
+
+def _workload(result: Result) -> str:
+    options = msgspec.to_builtins(result.workload)
+    rows = "".join(
+        f"<div><dt>{escape(_words(name))}</dt><dd>{escape(_value(value))}</dd></div>"
+        for name, value in options.items()
+    )
+    return f'<section class="card wide"><h2>Workload</h2><dl>{rows}</dl></section>'
 
 
 def _latency_table(sides: list[tuple[str, Side]]) -> str:
@@ -220,4 +233,6 @@ def _words(name: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.10g}"
     return f"{value:,}" if isinstance(value, int) else f"{value}"
