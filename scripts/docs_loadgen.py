@@ -1,4 +1,4 @@
-"""The parts of docs/loadgen.md that are made from the code: the options, and the form of a result."""
+"""What docs/loadgen.md has from the code: the options, and the form of a result."""
 
 from __future__ import annotations
 
