@@ -45,6 +45,7 @@ HEAD_START_S: Final = 0.3
 HEARTBEAT_S: Final = 1.0
 #: Workers tell of a second at its end: looking a little later, one sees it.
 BEAT_AFTER_S: Final = 0.1
+REACH_S: Final = 5.0
 FILL_SECONDS: Final = 1800.0
 SLACK_S: Final = 30.0
 ANSWER_S: Final = 60.0
@@ -126,6 +127,9 @@ class Conductor:
     @asynccontextmanager
     async def _reached_broker(self) -> AsyncIterator[None]:
         if self._place.bootstrap:
+            # Soon said where there is none: the clients of the load are more patient.
+            async with Admin(self._bootstrap, request_timeout_s=REACH_S):
+                pass
             pid = find_listener(self._bootstrap)
             self._watch = BrokerWatch(None) if pid else None
             yield

@@ -55,8 +55,18 @@ def test_percentiles_are_the_librarys_and_true_to_three_digits():
         assert latencies.percentile_us(percentile) == latencies._histogram.get_value_at_percentile(
             percentile
         )
+    assert latencies.mean_us == latencies._histogram.get_mean_value()
     summary = latencies.summary()
     assert (summary.count, summary.p50_us) == (10_000, latencies.percentile_us(50))
+
+
+def test_an_emptied_histogram_is_as_new():
+    latencies = Latencies()
+    latencies.record_many([5_000, 7_000_000])
+    latencies.reset()
+    assert latencies.summary() == Latencies().summary()
+    latencies.record(1_000_000)
+    assert (latencies.count, latencies.max_us, latencies.mean_us) == (1, 1000, 1000)
 
 
 def test_clocks_that_do_not_agree_are_an_error_and_not_a_latency():
