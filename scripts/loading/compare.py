@@ -26,7 +26,7 @@ LEAST_SECONDS: Final = 5
 #: The extremes of a run vary by nature: they must differ by more.
 TAIL_NOISE: Final = 0.25
 
-Judgement = Literal["better", "worse", "same", "changed"]
+Judgement = Literal["better", "worse", "same"]
 
 
 class Row(NamedTuple):
@@ -82,15 +82,12 @@ def noise_of(before: list[float], after: list[float], least: float = LEAST_NOISE
 def judged(
     name: str, a: float, b: float, noise: float, text: Callable[[float], str], *, more_is: str
 ) -> Row:
-    """`more_is` better or worse; changed where it is neither."""
+    """`more_is` better, or worse."""
     ratio = b / a if a else None
     judgement: Judgement = "same"
     # As far below as above: half is as much as double.
     if ratio is not None and not 1 / (1 + noise) <= ratio <= 1 + noise:
-        if more_is == "changed":
-            judgement = "changed"
-        else:
-            judgement = "better" if (ratio > 1) == (more_is == "better") else "worse"
+        judgement = "better" if (ratio > 1) == (more_is == "better") else "worse"
     return Row(name, text(a), text(b), ratio, noise, judgement)
 
 
@@ -186,9 +183,8 @@ def _differences(before: Result, after: Result) -> list[str]:
     return found
 
 
-_STYLES: Final = {"better": "green", "worse": "bold red", "same": "dim", "changed": "yellow"}
-_MARKS: Final = {"better": "▲ better", "worse": "▼ WORSE", "same": "same, within noise",
-                 "changed": "changed"}  # fmt: skip
+_STYLES: Final = {"better": "green", "worse": "bold red", "same": "dim"}
+_MARKS: Final = {"better": "▲ better", "worse": "▼ WORSE", "same": "same, within noise"}
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ from scripts.loading.draining import drain
 from scripts.loading.outcome import make_result
 from scripts.loading.processes import WorkerProcess
 from scripts.loading.readback import read_back
-from scripts.loading.result import Result
+from scripts.loading.result import EndedBy, Result
 from scripts.loading.stamps import clock_offset_ns
 from scripts.loading.tally import Moment, SideTally
 from scripts.loading.workload import Workload
@@ -45,7 +45,7 @@ HEAD_START_S: Final = 0.3
 HEARTBEAT_S: Final = 1.0
 #: Workers tell of a second at its end: looking a little later, one sees it.
 BEAT_AFTER_S: Final = 0.1
-REACH_S: Final = 5.0
+REACH_S: Final = 3.0
 FILL_SECONDS: Final = 1800.0
 SLACK_S: Final = 30.0
 ANSWER_S: Final = 60.0
@@ -230,7 +230,7 @@ class Conductor:
 
     async def _load(
         self, producers: list[WorkerProcess], consumers: list[WorkerProcess]
-    ) -> tuple[Literal["time", "count", "stop"], list[SentRecords], list[PackedSightings]]:
+    ) -> tuple[EndedBy, list[SentRecords], list[PackedSightings]]:
         self._start_ns = go([*consumers, *producers])
         for tally in (self._produce, self._consume):
             if tally is not None:
@@ -240,30 +240,40 @@ class Conductor:
         over = asyncio.Event()
         async with asyncio.TaskGroup() as helpers:
             helpers.create_task(self._beat(over))
-            killing = helpers.create_task(self._kill(over))
             try:
-                self._phase = "running"
-                done = await self._done(producers or consumers, self._workload.seconds)
-                over_by = done[0].ended_by
-                if producers and consumers:
-                    over.set()
-                    await killing
-                    self._phase = "draining"
-                    left = await drain(consumers, self._bootstrap, self._topics, self._workload)
-                    if left:
-                        self._warnings.append(f"consumers ended with {left:,} records unread")
-                    done += await self._done(consumers, SLACK_S)
+                done, ended_by = await self._run_through(producers, consumers)
             finally:
                 over.set()
         if self._watch is not None:
             await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
-        ended_by: Literal["time", "count", "stop"] = "time"
-        if self._interrupted.is_set():
-            ended_by = "stop"
-        elif over_by == "count":
-            ended_by = "count"
         sent = [each for one in done for each in one.sent]
         return ended_by, sent, [each for one in done for each in one.sightings]
+
+    async def _run_through(
+        self, producers: list[WorkerProcess], consumers: list[WorkerProcess]
+    ) -> tuple[list[m.Done], EndedBy]:
+        """Those that end by themselves first, then those that are told when all is read."""
+        self._phase = "running"
+        told_to_end = consumers if producers or self._workload.sharing == "group" else []
+        done: list[m.Done] = []
+        is_counted = False
+        if producers or not told_to_end:
+            async with self._killed_broker():
+                done = await self._done(producers or consumers, self._workload.seconds)
+            is_counted = all(each.ended_by == "count" for each in done)
+        if told_to_end:
+            self._phase = "draining" if producers else "running"
+            left = await drain(
+                told_to_end, self._bootstrap, self._topics, self._workload, self._interrupted
+            )
+            done += await self._done(told_to_end, SLACK_S)
+            if producers and left:
+                self._warnings.append(f"consumers ended with {left:,} records unread")
+            elif not producers:
+                is_counted = not left
+        if self._interrupted.is_set():
+            return done, "stop"
+        return done, "count" if is_counted else "time"
 
     async def _done(self, workers: list[WorkerProcess], seconds: float) -> list[m.Done]:
         """All of them, when they have ended; told to stop where the run is interrupted."""
@@ -289,18 +299,33 @@ class Conductor:
             due_s += HEARTBEAT_S
             if await happens(over, max(0.0, due_s - self._elapsed_s())):
                 return
+            for worker in self._workers:
+                worker.check()
             if self._broker is not None and not self._workload.kill_broker_every_s:
                 self._broker.check()
             if self._watch is not None:
                 await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
             self._tell(self._phase)
 
-    async def _kill(self, over: asyncio.Event) -> None:
-        every_s = self._workload.kill_broker_every_s
-        if not every_s or self._broker is None:
+    @asynccontextmanager
+    async def _killed_broker(self) -> AsyncIterator[None]:
+        """Again and again while this lasts; it runs when it is over."""
+        every_s, broker = self._workload.kill_broker_every_s, self._broker
+        if not every_s or broker is None:
+            yield
             return
-        while not await happens(over, every_s):
-            await self._broker.kill()
+        over = asyncio.Event()
+
+        async def kill() -> None:
+            while not await happens(over, every_s):
+                await broker.kill()
+
+        killing = asyncio.create_task(kill())
+        try:
+            yield
+        finally:
+            over.set()
+            await killing
 
     # --- afterwards ---
 

@@ -19,6 +19,7 @@ from seglog import Columns, Consumer
 #: Records read one by one between two looks at the clock.
 CHUNK: Final = 1000
 BACKLOG_WAIT_MS: Final = 5
+UNKNOWN_COUNT: Final = 1 << 62
 
 
 class ConsumerTask:
@@ -111,57 +112,64 @@ class ConsumerTask:
     # --- a backlog ---
 
     async def _read_backlog(self, stop_ns: int) -> None:
+        if self._workload.sharing == "group":
+            # What it will be given is not known here: it reads until it is told that all is read.
+            await self._read(UNKNOWN_COUNT, stop_ns)
+            return
         while True:
             ends = await self.consumer.end_offsets()
             count = sum(end - self.consumer.position(*place) for place, end in ends.items())
-            if not count:
-                self.why = "count"
-                return
-            if self._workload.reading == "batches":
-                is_over = await self._read_batches(count, stop_ns)
-            else:
-                is_over = await self._read_records(count, stop_ns)
-            if is_over:
+            if await self._read(count, stop_ns):
                 return
             if self.sightings is not None:
                 self.why = "count"  # a second time, every record would count as doubled
                 return
             await self.consumer.seek_to_start()
 
+    async def _read(self, count: int, stop_ns: int) -> bool:
+        """So many records; whether the run is over."""
+        if self._workload.reading == "batches":
+            return await self._read_batches(count, stop_ns)
+        return await self._read_records(count, stop_ns)
+
     async def _read_batches(self, count: int, stop_ns: int) -> bool:
-        """Whether the run is over; else these are all read."""
-        async for batch in self.consumer.batches():
+        while count > 0:
+            batch = await self.consumer.next_batch()
             taken = len(batch.values)
             if self.sightings is not None:
                 see(self.sightings, batch)
             count -= taken
             if self._passed(taken, stop_ns):
                 return True
-            if count <= 0:
-                return False
-        return True
+        return False
 
     async def _read_records(self, count: int, stop_ns: int) -> bool:
-        """The same; the loop that is measured does nothing but count."""
-        while count:
-            chunk = left = min(CHUNK, count)
-            if self.sightings is not None:
-                for _ in range(chunk):
-                    r = await anext(self.consumer)
-                    self.sightings.saw(r.topic, r.partition, r.offset, r.key, r.value)
-            else:
-                async for _ in self.consumer:
-                    left -= 1
-                    if not left:
-                        break
+        """The loop that is measured does nothing but count."""
+        is_over = False
+        while count and not is_over:
+            left = chunk = min(CHUNK, count)
             count -= chunk
-            if self._passed(chunk, stop_ns):
-                return True
-        return False
+            try:
+                if self.sightings is not None:
+                    async for r in self.consumer:
+                        self.sightings.saw(r.topic, r.partition, r.offset, r.key, r.value)
+                        left -= 1
+                        if not left:
+                            break
+                else:
+                    async for _ in self.consumer:
+                        left -= 1
+                        if not left:
+                            break
+            finally:  # cancelled in the middle, too
+                is_over = self._passed(chunk - left, stop_ns)
+        return is_over
 
     def _passed(self, taken: int, stop_ns: int) -> bool:
         """Count; whether the run is over."""
         now = time.monotonic_ns()
+        if not taken:
+            return now >= stop_ns
         self._meter.records += taken
         self._meter.last_ns = now
         self._left_to_read -= taken

@@ -1,4 +1,6 @@
-"""After the producers have ended: until consumers have read all that was appended."""
+"""Until consumers have read all that was appended: after the producers have ended, or where a group
+reads a backlog.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,17 @@ Ends = dict[tuple[str, int], int]
 
 
 async def drain(
-    consumers: list[WorkerProcess], bootstrap: str, topics: list[str], workload: Workload
+    consumers: list[WorkerProcess],
+    bootstrap: str,
+    topics: list[str],
+    workload: Workload,
+    interrupted: asyncio.Event,
 ) -> int:
-    """Tell them to stop when all is read, or nothing more is; how many records are left."""
+    """Tell them to stop when all is read, or nothing more is; how many records are left.
+
+    A backlog has only the time of the run, and ends when it is interrupted; what was sent in a run
+    is read also after that, so that nothing seems lost.
+    """
     async with Admin(bootstrap) as admin:
         ends = {
             (topic, partition): found.offset
@@ -32,8 +42,9 @@ async def drain(
         worker.tell(m.Drain())
     left = least = sum(ends.values()) * workload.consumers + 1
     since = time.monotonic()
-    limit = since + workload.seconds + 4 * STALLED_S
-    while time.monotonic() < limit:
+    is_backlog = workload.kind == "consume"
+    limit = since + workload.seconds + (0.0 if is_backlog else 4 * STALLED_S)
+    while time.monotonic() < limit and not (is_backlog and interrupted.is_set()):
         left = unread(consumers, ends, is_shared=workload.sharing != "all")
         if left < least:
             least, since = left, time.monotonic()

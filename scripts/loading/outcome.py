@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from scripts.loading.broker import BrokerWatch
 from scripts.loading.checker import Verdict
 from scripts.loading.processes import WorkerProcess
-from scripts.loading.result import Broker, Result, this_machine
+from scripts.loading.result import Broker, EndedBy, Result, this_machine
 from scripts.loading.tally import SideTally, timeline
 from scripts.loading.workload import Workload
 
@@ -22,7 +22,7 @@ def make_result(
     *,
     name: str,
     started_at: str,
-    ended_by: Literal["time", "count", "stop"],
+    ended_by: EndedBy,
     workload: Workload,
     record_bytes: float,
     produce: Counted | None,

@@ -38,6 +38,7 @@ class WorkerProcess:
         self._answers: asyncio.Queue[m.FromWorker] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._failure = ""
 
     async def start(self) -> None:
         # A session of its own: Ctrl-C is for the one who conducts.
@@ -68,10 +69,15 @@ class WorkerProcess:
             raise WorkerFailed(f"{self.name}: no {kind.__name__} in {timeout_s:.0f} s") from None
         if isinstance(message, m.Failed):
             self._answers.put_nowait(message)  # whoever asks again is told the same
-            raise WorkerFailed(f"{self.name}: {message.reason}")
+            raise WorkerFailed(f"{self.name}: {self._failure}")
         if not isinstance(message, kind):
             raise WorkerFailed(f"{self.name} answered {message!r}")
         return message
+
+    def check(self) -> None:
+        """WorkerFailed where it has, though nobody asked."""
+        if self._failure:
+            raise WorkerFailed(f"{self.name}: {self._failure}")
 
     async def end(self) -> None:
         """May be called twice, and on one that never started."""
@@ -103,6 +109,9 @@ class WorkerProcess:
             elif isinstance(message, m.Positions):
                 self.positions = message
             else:
+                if isinstance(message, m.Failed):
+                    self._failure = message.reason
                 self._answers.put_nowait(message)
         code = await process.wait()
-        self._answers.put_nowait(m.Failed(f"the process ended with code {code}"))
+        self._failure = self._failure or f"the process ended with code {code}"
+        self._answers.put_nowait(m.Failed(self._failure))

@@ -23,6 +23,8 @@ from seglog import __version__
 FORMAT: Final = "seglog-loadgen"
 VERSION: Final = 1
 
+EndedBy = Literal["time", "count", "stop"]
+
 
 class BadResult(ValueError):
     """A file that is no result of this program, or of a version it does not know."""
@@ -94,9 +96,7 @@ class Result(Struct, frozen=True, kw_only=True):
     version: Annotated[Literal[1], Meta(description="of this form")] = 1
     name: Annotated[str, Meta(description="as given with --name, or what was done")]
     started_at: Annotated[str, Meta(description="ISO 8601, UTC")]
-    ended_by: Annotated[
-        Literal["time", "count", "stop"], Meta(description="stop: Ctrl-C; the result so far")
-    ]
+    ended_by: Annotated[EndedBy, Meta(description="stop: Ctrl-C; the result so far")]
     seconds: Annotated[float, Meta(description="that the load lasted")]
     record_bytes: Annotated[float, Meta(description="key and value, in the mean")]
     machine: Machine

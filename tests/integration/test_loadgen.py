@@ -103,8 +103,9 @@ async def test_all_that_is_produced_is_acknowledged_measured_and_there(bootstrap
     [
         {"reading": "batches", "partitions": 4, "consumers": 3, "consumer_processes": 2},
         {"reading": "records", "sharing": "all", "consumers": 2},
+        {"reading": "records", "sharing": "group", "partitions": 2, "consumers": 2},
     ],
-    ids=["dealt-batches", "all-records"],
+    ids=["dealt-batches", "all-records", "group-records"],
 )
 async def test_a_backlog_is_read_once_by_those_who_share_it(bootstrap, options):
     result = await conduct(bootstrap, kind="consume", fill=4000, check=True, **options)
@@ -113,6 +114,7 @@ async def test_a_backlog_is_read_once_by_those_who_share_it(bootstrap, options):
     readers = options["consumers"] if options.get("sharing") == "all" else 1
     assert result.consume.records == 4000 * readers
     assert result.produce is None
+    assert result.ended_by == "count"
 
 
 async def test_a_backlog_is_read_again_until_the_count_is_reached(bootstrap):

@@ -11,7 +11,6 @@ import pytest
 from scripts import docs_loadgen
 from scripts.loading.result import load_result
 
-pytestmark = pytest.mark.xdist_group("loadgen")
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "loadgen.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(
