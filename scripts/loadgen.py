@@ -16,11 +16,12 @@ from rich.console import Console
 
 from scripts.loading.broker import BrokerFailed, is_loopback
 from scripts.loading.compare import compare_results, print_comparison
-from scripts.loading.conduct import Conductor, Place
+from scripts.loading.conduct import Conductor
 from scripts.loading.live import make_view, print_summary
 from scripts.loading.processes import WorkerFailed
 from scripts.loading.result import BadResult, Result, load_result, save_result
 from scripts.loading.sizes import BadSize, parse_bytes
+from scripts.loading.stage import Place
 from scripts.loading.workload import BadWorkload, Workload, check_workload
 from seglog.protocol.errors import SeglogError
 

@@ -3,61 +3,41 @@
     broker started or reached ─► topics made ─► (filled) ─► workers ready ─► go
       ─► producers end, by time, count or Ctrl-C ─► consumers read what is left ─► checked ─► result
 
-Whatever happens, workers are ended, topics of a broker that is not ours are deleted, and a broker
-that is ours is stopped and its folder removed. Every wait has a limit.
+Whatever happens, workers are ended, and what stands around them (stage.py) is removed. Every wait
+has a limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from scripts.loading import messages as m
-from scripts.loading.broker import BrokerProcess, BrokerWatch, find_listener
-from scripts.loading.checker import (
-    PackedSightings,
-    SentRecords,
-    Sightings,
-    Verdict,
-    find_missing,
-    judge,
-)
+from scripts.loading.checker import PackedSightings, SentRecords, Verdict
 from scripts.loading.draining import drain
 from scripts.loading.outcome import make_result
 from scripts.loading.processes import WorkerProcess
 from scripts.loading.readback import read_back
 from scripts.loading.result import EndedBy, Result
+from scripts.loading.stage import Place, Stage, happens
 from scripts.loading.stamps import clock_offset_ns
 from scripts.loading.tally import Moment, SideTally
+from scripts.loading.verdict import find_verdict
 from scripts.loading.workload import Workload
-from seglog import Admin
 
 #: Between telling all workers to go and their begin: so that they begin together.
 HEAD_START_S: Final = 0.3
 HEARTBEAT_S: Final = 1.0
 #: Workers tell of a second at its end: looking a little later, one sees it.
 BEAT_AFTER_S: Final = 0.1
-REACH_S: Final = 3.0
 FILL_SECONDS: Final = 1800.0
 SLACK_S: Final = 30.0
-ANSWER_S: Final = 60.0
-
-
-class Place(NamedTuple):
-    """Where the load goes: to a broker that is there, or to one that is started for it."""
-
-    bootstrap: str = ""  # empty: start one
-    folder: Path | None = None  # for its data; None: the system's temporary folder
-    settings: tuple[str, ...] = ()  # of the broker that is started, KEY=VALUE
-    keeps_topics: bool = False
 
 
 class View(Protocol):
@@ -71,15 +51,10 @@ class Conductor:
 
     def __init__(self, workload: Workload, place: Place, view: View, name: str = "") -> None:
         self._workload = workload
-        self._place = place
+        self._stage = Stage(place, workload)
         self._view = view
         self._name = name or workload.described()
-        self._token = secrets.token_hex(4)
-        self._topics = [f"loadgen-{self._token}-{number}" for number in range(workload.topics)]
         self._clock_offset_ns = clock_offset_ns()
-        self._bootstrap = place.bootstrap
-        self._broker: BrokerProcess | None = None
-        self._watch: BrokerWatch | None = None
         self._workers: list[WorkerProcess] = []
         self._produce = SideTally() if workload.produces else None
         self._consume = SideTally() if workload.consumes else None
@@ -88,6 +63,7 @@ class Conductor:
         self._record_bytes = 0.0
         self._interrupted = asyncio.Event()
         self._warnings: list[str] = []
+        self._filled: list[SentRecords] = []
 
     def interrupt(self) -> None:
         """End the load now."""
@@ -99,7 +75,7 @@ class Conductor:
 
     async def run(self) -> Result:
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        async with self._reached_broker(), self._made_topics(), self._ended_workers():
+        async with self._stage.set(), self._ended_workers():
             filled = await self._fill() if self._workload.kind == "consume" else []
             consumers = await self._start_workers(is_producer=False) if self._consume else []
             producers = await self._start_workers(is_producer=True) if self._produce else []
@@ -116,51 +92,13 @@ class Conductor:
                 record_bytes=self._record_bytes,
                 produce=None if self._produce is None else (self._produce, producers),
                 consume=None if self._consume is None else (self._consume, consumers),
-                watch=self._watch,
-                kills=self._kills,
+                watch=self._stage.watch,
+                kills=self._stage.kills,
                 check=verdict,
                 warnings=self._warnings,
             )
 
     # --- what is there before and after ---
-
-    @asynccontextmanager
-    async def _reached_broker(self) -> AsyncIterator[None]:
-        if self._place.bootstrap:
-            # Soon said where there is none: the clients of the load are more patient.
-            async with Admin(self._bootstrap, request_timeout_s=REACH_S):
-                pass
-            pid = find_listener(self._bootstrap)
-            self._watch = BrokerWatch(None) if pid else None
-            yield
-            return
-        self._broker = BrokerProcess(self._place.folder, list(self._place.settings))
-        try:
-            await self._broker.start()
-            self._bootstrap = self._broker.bootstrap
-            self._watch = BrokerWatch(self._broker.folder / "data")
-            yield
-        finally:
-            await self._broker.stop()
-            self._broker.delete()
-
-    def _broker_pid(self) -> int:
-        return self._broker.pid if self._broker is not None else find_listener(self._bootstrap)
-
-    @asynccontextmanager
-    async def _made_topics(self) -> AsyncIterator[None]:
-        w = self._workload
-        made: list[str] = []
-        async with Admin(self._bootstrap) as admin:
-            try:
-                for topic in self._topics:
-                    await admin.create_topic(topic, w.partitions, {"durability": w.durability})
-                    made.append(topic)
-                yield
-            finally:
-                if self._broker is None and not self._place.keeps_topics:
-                    for topic in made:
-                        await admin.delete_topic(topic)
 
     @asynccontextmanager
     async def _ended_workers(self) -> AsyncIterator[None]:
@@ -185,9 +123,9 @@ class Conductor:
                 workload=w,
                 is_producer=is_producer,
                 numbers=list(range(tasks))[number::processes],
-                bootstrap=self._bootstrap,
-                topics=self._topics,
-                group=f"loadgen-{self._token}",
+                bootstrap=self._stage.bootstrap,
+                topics=self._stage.topics,
+                group=self._stage.group,
                 clock_offset_ns=self._clock_offset_ns,
             )
             role = "producer" if is_producer else "consumer"
@@ -206,8 +144,6 @@ class Conductor:
         tally.add(report)
 
     # --- filling ---
-
-    _filled: Sequence[SentRecords] = ()
 
     async def _fill(self) -> list[WorkerProcess]:
         """A backlog to read. Those who wrote it stay: they know where each record is."""
@@ -235,8 +171,7 @@ class Conductor:
         for tally in (self._produce, self._consume):
             if tally is not None:
                 tally.start_ns = self._start_ns
-        if self._watch is not None:
-            self._watch.begin(self._broker_pid())
+        self._stage.begin_watching()
         over = asyncio.Event()
         async with asyncio.TaskGroup() as helpers:
             helpers.create_task(self._beat(over))
@@ -244,8 +179,7 @@ class Conductor:
                 done, ended_by = await self._run_through(producers, consumers)
             finally:
                 over.set()
-        if self._watch is not None:
-            await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
+        await self._stage.sample(self._elapsed_s())
         sent = [each for one in done for each in one.sent]
         return ended_by, sent, [each for one in done for each in one.sightings]
 
@@ -258,13 +192,17 @@ class Conductor:
         done: list[m.Done] = []
         is_counted = False
         if producers or not told_to_end:
-            async with self._killed_broker():
+            async with self._stage.killed_broker():
                 done = await self._done(producers or consumers, self._workload.seconds)
             is_counted = all(each.ended_by == "count" for each in done)
         if told_to_end:
             self._phase = "draining" if producers else "running"
             left = await drain(
-                told_to_end, self._bootstrap, self._topics, self._workload, self._interrupted
+                told_to_end,
+                self._stage.bootstrap,
+                self._stage.topics,
+                self._workload,
+                self._interrupted,
             )
             done += await self._done(told_to_end, SLACK_S)
             if producers and left:
@@ -301,56 +239,22 @@ class Conductor:
                 return
             for worker in self._workers:
                 worker.check()
-            if self._broker is not None and not self._workload.kill_broker_every_s:
-                self._broker.check()
-            if self._watch is not None:
-                await asyncio.to_thread(self._watch.sample, self._broker_pid(), self._elapsed_s())
+            self._stage.check()
+            await self._stage.sample(self._elapsed_s())
             self._tell(self._phase)
-
-    @asynccontextmanager
-    async def _killed_broker(self) -> AsyncIterator[None]:
-        """Again and again while this lasts; it runs when it is over."""
-        every_s, broker = self._workload.kill_broker_every_s, self._broker
-        if not every_s or broker is None:
-            yield
-            return
-        over = asyncio.Event()
-
-        async def kill() -> None:
-            while not await happens(over, every_s):
-                await broker.kill()
-
-        killing = asyncio.create_task(kill())
-        try:
-            yield
-        finally:
-            over.set()
-            await killing
 
     # --- afterwards ---
 
     async def _check(
         self,
         producers: list[WorkerProcess],
-        sent: Sequence[SentRecords],
+        sent: list[SentRecords],
         seen: list[PackedSightings],
     ) -> Verdict:
-        """Where every consumer reads all, each is judged, and the worst verdict counts."""
         if not self._workload.consumes:
-            seen = [(await read_back(self._bootstrap, self._topics)).pack()]
-        readers = [[each] for each in seen] if self._workload.sharing == "all" else [seen]
-        verdicts = []
-        for reader in readers:
-            sightings = Sightings()
-            for packed in reader:
-                sightings.add(packed)
-            missing = find_missing(sent, sightings)
-            places = []
-            for worker in producers if missing.first else ():
-                worker.tell(m.Where(missing.first))
-                places += (await worker.answer(m.Places, ANSWER_S)).findings
-            verdicts.append(judge(sent, sightings, missing, places))
-        return max(verdicts, key=lambda v: v.lost + v.doubled + v.reordered + v.damaged)
+            seen = [(await read_back(self._stage.bootstrap, self._stage.topics)).pack()]
+        is_all = self._workload.consumes and self._workload.sharing == "all"
+        return await find_verdict(producers, sent, seen, each_reads_all=is_all)
 
     def _elapsed_s(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9 if self._start_ns else 0.0
@@ -360,13 +264,9 @@ class Conductor:
         self._view.show(
             Moment(
                 phase, max(0.0, self._elapsed_s()), self._produce, self._consume,
-                self._record_bytes, self._watch, self._kills,
+                self._record_bytes, self._stage.watch, self._stage.kills,
             )
         )  # fmt: skip
-
-    @property
-    def _kills(self) -> int:
-        return self._broker.kills if self._broker is not None else 0
 
 
 def go(workers: list[WorkerProcess]) -> int:
@@ -375,15 +275,6 @@ def go(workers: list[WorkerProcess]) -> int:
     for worker in workers:
         worker.tell(m.Go(start_ns))
     return start_ns
-
-
-async def happens(event: asyncio.Event, within_s: float) -> bool:
-    try:
-        async with asyncio.timeout(within_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _ignore(_: WorkerProcess, __: m.Report) -> None:
