@@ -17,8 +17,12 @@ _LEFT_OUT: Final = {"help", "install_completion", "show_completion"}
 
 
 def cli_reference() -> str:
-    command = typer.main.get_command(app)
-    return "\n\n".join(_command("seglog", command))
+    return reference_of("seglog", app)
+
+
+def reference_of(name: str, program: typer.Typer) -> str:
+    """Every command and flag of a program that is called by this name."""
+    return "\n\n".join(_command(name, typer.main.get_command(program)))
 
 
 # The classes of typer's tree have had several homes over its versions: they are taken as they come.
@@ -87,7 +91,7 @@ def _value(hint: Any) -> str:
     for kind in [hint, *get_args(hint), *(k for part in get_args(hint) for k in get_args(part))]:
         if isinstance(kind, type) and issubclass(kind, Enum):
             return "|".join(str(member.value) for member in kind)
-        if kind is int:
+        if kind is int or kind is float:
             return "N"
     return "TEXT"
 

@@ -25,6 +25,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
     **importlib.import_module("scripts.docs_spark").GENERATED,
+    **importlib.import_module("scripts.docs_loadgen").GENERATED,
 }
 FILES: dict[str, Callable[[], str]] = importlib.import_module("scripts.docs_dashboard").FILES
 PLACE = re.compile(
