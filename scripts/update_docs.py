@@ -20,6 +20,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "broker-settings": reference.broker_settings,
     "topic-settings": reference.topic_settings,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
+    **importlib.import_module("scripts.docs_benchmarks").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
 }
 PLACE = re.compile(
