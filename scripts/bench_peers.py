@@ -66,7 +66,7 @@ def main(
         console.print(line, style="yellow", soft_wrap=True)
     # Ended from outside, it must stop its brokers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    command = shlex.join(["scripts/bench", *sys.argv[1:]])
+    command = repeatable(sys.argv[1:])
     options = Options(peers, groups, scale, quick, command, folder)
     result = conduct.conduct(options, console)
     if json is not None:
@@ -74,6 +74,18 @@ def main(
     show(result, console)
     if result.failures():
         raise typer.Exit(1)
+
+
+def repeatable(arguments: list[str]) -> str:
+    """The command as a reader would repeat it: without the files and folders of one machine."""
+    kept = []
+    words = iter(arguments)
+    for word in words:
+        if word in {"--json", "--folder"}:
+            next(words, None)
+        elif not word.startswith(("--json=", "--folder=")):
+            kept.append(word)
+    return shlex.join(["scripts/bench", *kept])
 
 
 def _chosen(wanted: list[str] | None, known: list[str], what: str) -> list[str]:

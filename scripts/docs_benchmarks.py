@@ -10,6 +10,9 @@ from typing import Final
 from scripts.peers.report import RESULT, STRENGTHS, cell, loss_lines, missing_lines
 from scripts.peers.results import Result, load
 
+#: A load above this share of the cores, before anything was started, is somebody else's work.
+BUSY_SHARE: Final = 0.25
+
 
 def peers_report() -> str:
     return "\n\n".join(sections(load(RESULT)))
@@ -47,8 +50,13 @@ def _circumstances(result: Result) -> Iterator[str]:
         f"{machine.fdatasync_ms:.2g} ms), {machine.python}. {result.rounds} "
         f"round{'s' * (result.rounds > 1)} of {result.seconds:g} s a cell."
     )
+    if machine.load_average is not None and machine.load_average > BUSY_SHARE * machine.cores:
+        yield (
+            f"**The machine was busy with other work when it began (load average "
+            f"{machine.load_average:g}): the figures say little.**"
+        )
     if result.is_quick:
-        yield "**A quick run, to show the form: one short round says little.**"
+        yield "**A quick run, to show the form: its short rounds say little.**"
 
 
 def _listed(title: str, lines: list[str]) -> Iterator[str]:

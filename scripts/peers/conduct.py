@@ -19,7 +19,7 @@ from scripts.peers.systems import SYSTEMS, System
 from scripts.peers.workers import Workers
 
 STRENGTHS: Final[tuple[Strength, ...]] = ("durable", "written")
-FULL: Final = Scale(rounds=3, seconds=3.0, fill_records=1_000_000, footprint_records=50_000)
+FULL: Final = Scale(rounds=3, seconds=2.5, fill_records=1_000_000, footprint_records=50_000)
 QUICK: Final = Scale(rounds=1, seconds=1.0, fill_records=100_000, footprint_records=10_000)
 
 

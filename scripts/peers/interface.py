@@ -42,10 +42,14 @@ class NotStarted(Exception):
 
 
 class Amount(NamedTuple):
-    """What was read."""
+    """What was read. The clock starts when the first piece is there, `first_records` of them, and
+    stops before anything is closed."""
 
     records: int
     size_bytes: int
+    first_records: int
+    started: float
+    ended: float
 
 
 class Server(ABC):
@@ -187,7 +191,7 @@ class Client(ABC):
     async def flush(self) -> None:
         """Wait for what was handed over; raises what was not acknowledged."""
 
-    # --- reading from the first record on ---
+    # --- reading from the first record on; connecting and finding the log is not timed ---
 
     @abstractmethod
     async def read_records(self, topic: str, count: int) -> Amount:

@@ -159,7 +159,7 @@ async def produce(
     gate: Gate, target: Target, topic: str, size_bytes: int, kind: ProduceKind, seconds: float
 ) -> Span:
     values = pool(size_bytes)
-    async with opened(target) as client:
+    async with opened(target, for_latency=kind == "awaited") as client:
         await client.send_and_wait(topic, values[0])  # all that is done once is done
         begin = await gate()
         until = begin + seconds
@@ -187,15 +187,14 @@ async def read(
     gate: Gate, target: Target, topic: str, size_bytes: int, kind: ReadKind, count: int
 ) -> Span:
     async with opened(target) as client:
-        begin = await gate()
+        await gate()
         if kind == "records":
             amount = await client.read_records(topic, count)
         else:
             amount = await client.read_batches(topic, count, lambda values: None)
-        ended = time.monotonic()
     if amount.records < count or amount.size_bytes != amount.records * size_bytes:
         raise ShortOfRecords(f"{amount} where {count} of {size_bytes} bytes were acknowledged")
-    return Span(amount.records, begin, ended)
+    return Span(amount.records - amount.first_records, amount.started, amount.ended)
 
 
 # --- end to end ---
@@ -209,6 +208,7 @@ async def pace(
     bodies = RecordPool.make(size, count=POOL_RECORDS, prefix_bytes=PREFIX_BYTES).values
     values = [b'{"n":%010d,%s' % (n, bodies[n % len(bodies)]) for n in range(count)]
     async with opened(target, for_latency=rate is not None) as client:
+        await client.send_and_wait(topic, values[0])  # for the follower to find
         begin = await gate()
         sent = 0
         while sent < count:
@@ -233,25 +233,34 @@ class Followed(NamedTuple):
 async def follow(
     gate: Gate, target: Target, topic: str, count: int, rate: float | None, skip_s: float
 ) -> Followed:
-    """Latencies are of records meant to be sent after `skip_s`: what starts up is not counted.
+    """Reads before the clock starts: a first record that is not counted has been through.
 
-    Without a rate there is no time that a record was meant for, and nothing is counted.
+    Latencies are of records meant to be sent after `skip_s`. Without a rate there is no time that
+    a record was meant for, and nothing is counted.
     """
     begin = 0.0
+    first = round(skip_s * (rate or 0))
+    is_attached = asyncio.Event()
     delays_ns: list[int] = []
 
     def came(values: Sequence[bytes]) -> None:
-        if rate is not None:
-            now, first = time.monotonic() - begin, skip_s * rate
+        if not is_attached.is_set():
+            is_attached.set()
+        elif rate is not None:
+            now = time.monotonic() - begin
             numbers = [int(value[NUMBER]) for value in values]
             delays_ns.extend([int((now - n / rate) * 1e9) for n in numbers if n >= first])
 
-    async with opened(target, for_latency=rate is not None) as client:
+    async with (
+        opened(target, for_latency=rate is not None) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        following = tasks.create_task(client.follow(topic, count + 1, came))
+        await is_attached.wait()
         begin = await gate()
-        amount = await client.follow(topic, count, came)
-        ended = time.monotonic()
-    if amount.records != count:
-        raise ShortOfRecords(f"{amount.records} records came, {count} were sent")
+    amount = following.result()
+    if amount.records != count + 1:
+        raise ShortOfRecords(f"{amount.records - 1} records came, {count} were sent")
     latencies = Latencies()
     latencies.record_many(delays_ns)
-    return Followed(Span(count, begin, ended), latencies.encode())
+    return Followed(Span(count, begin, amount.ended), latencies.encode())

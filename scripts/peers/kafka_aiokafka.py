@@ -153,20 +153,24 @@ class AiokafkaClient(Client):
         return consumer
 
     async def read_records(self, topic: str, count: int) -> Amount:
-        seen = size = 0
         consumer = await self._reader(topic)
         try:
+            first = await anext(consumer)
+            started = time.monotonic()
+            seen, size = 1, len(first.value)
             async for record in consumer:
                 size += len(record.value)
                 seen += 1
                 if seen >= count:
                     break
+            ended = time.monotonic()
         finally:
             await consumer.stop()
-        return Amount(seen, size)
+        return Amount(seen, size, 1, started, ended)
 
     async def read_batches(self, topic: str, count: int, on_values: OnValues) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         consumer = await self._reader(topic)
         try:
             while seen < count:
@@ -176,6 +180,9 @@ class AiokafkaClient(Client):
                     on_values(values)
                     seen += len(values)
                     size += sum(map(len, values))
+                    if not first:
+                        first, started = seen, time.monotonic()
+            ended = time.monotonic()
         finally:
             await consumer.stop()
-        return Amount(seen, size)
+        return Amount(seen, size, first, started, ended)

@@ -27,11 +27,13 @@ from scripts.peers.interface import (
     in_chunks,
 )
 
+#: Its default, better than 0 for latency too where each batch is synced; `flush` ends the linger.
 LINGER_MS: Final = 5
 BATCH_BYTES: Final = 1_000_000
 QUEUE_RECORDS: Final = 200_000
 CONSUME_COUNT: Final = 10_000
 TIMEOUT_S: Final = 30.0
+LOG_LEVEL: Final = 0  # what matters is raised as an exception
 FULL_WAIT_S: Final = 0.05
 PARTITION: Final = 0
 
@@ -42,7 +44,6 @@ class ConfluentClient(Client):
         f"batch.size={BATCH_BYTES:,}, queue.buffering.max.messages={QUEUE_RECORDS:,}",
         "record by record: `produce`, `poll(0)`, `flush` at the end",
         f"bulk: `produce_batch` of {BULK:,}",
-        "latency: linger.ms=0",
         f"reading: `poll`; `consume({CONSUME_COUNT:,})`; assigned, not subscribed",
     )
 
@@ -51,14 +52,17 @@ class ConfluentClient(Client):
         return f"{confluent_kafka.version()} (librdkafka {confluent_kafka.libversion()[0]})"
 
     async def open(self) -> None:
-        common: dict[str, str | int | float | bool] = {"bootstrap.servers": self.address}
+        common: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": self.address,
+            "log_level": LOG_LEVEL,
+        }
         self._failure: KafkaError | None = None
         self._producer = Producer(
             {
                 **common,
                 "acks": "all",
                 "enable.idempotence": True,
-                "linger.ms": 0 if self.for_latency else LINGER_MS,
+                "linger.ms": LINGER_MS,
                 "batch.size": BATCH_BYTES,
                 "queue.buffering.max.messages": QUEUE_RECORDS,
                 # Successes need no call into Python: `flush` waits, failures are told.
@@ -70,6 +74,7 @@ class ConfluentClient(Client):
 
     async def close(self) -> None:
         await self.flush()
+        self._producer.close()
 
     async def create(self, topic: str, *, is_durable: bool) -> None:
         config = {"flush.messages": "1"} if is_durable else {}
@@ -152,6 +157,7 @@ class ConfluentClient(Client):
         return Consumer(
             {
                 "bootstrap.servers": self.address,
+                "log_level": LOG_LEVEL,
                 "group.id": "bench",
                 "enable.auto.commit": False,
                 "max.partition.fetch.bytes": FETCH_BYTES,
@@ -165,16 +171,18 @@ class ConfluentClient(Client):
         return consumer
 
     async def read_records(self, topic: str, count: int) -> Amount:
-        seen = size = 0
         consumer = self._reader(topic)
         try:
+            seen, size = 1, len(_value(consumer.poll(TIMEOUT_S)))
+            started = time.monotonic()
             while seen < count:
                 record = consumer.poll(TIMEOUT_S)
                 size += len(_value(record))
                 seen += 1
+            ended = time.monotonic()
         finally:
             consumer.close()
-        return Amount(seen, size)
+        return Amount(seen, size, 1, started, ended)
 
     async def read_batches(self, topic: str, count: int, on_values: OnValues) -> Amount:
         return await self._read_many(topic, count, on_values, CONSUME_COUNT, TIMEOUT_S)
@@ -186,7 +194,8 @@ class ConfluentClient(Client):
     async def _read_many(
         self, topic: str, count: int, on_values: OnValues, at_once: int, timeout_s: float
     ) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         consumer = self._reader(topic)
         try:
             while seen < count:
@@ -198,9 +207,12 @@ class ConfluentClient(Client):
                 on_values(values)
                 seen += len(values)
                 size += sum(map(len, values))
+                if not first:
+                    first, started = seen, time.monotonic()
+            ended = time.monotonic()
         finally:
             consumer.close()
-        return Amount(seen, size)
+        return Amount(seen, size, first, started, ended)
 
 
 @contextmanager

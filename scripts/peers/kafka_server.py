@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +21,8 @@ JARS: Final = CACHE / f"kafka-{VERSION}"
 #: Written last by --install: without it the folder is not whole.
 COMPLETE: Final = JARS / "complete"
 RESOLVE_TIMEOUT_S: Final = 900
+#: Any will do: a node is alone, and its folder is new.
+CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 
 # What kafka-server-start.sh gives the JVM.
 JVM_OPTIONS: Final = (
@@ -93,10 +93,9 @@ class KafkaServer(Server):
                 port=self.port, controller_port=free_port(), data=self.folder / "data"
             )
         )
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatted = subprocess.run(
             [*self._java("kafka.tools.StorageTool"), "format", "--standalone",
-             "-t", cluster, "-c", str(properties)],
+             "-t", CLUSTER_ID, "-c", str(properties)],
             capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False,
         )  # fmt: skip
         if formatted.returncode:

@@ -23,6 +23,7 @@ def look_at(folder: Path) -> Machine:
         kernel=f"{platform.system()} {platform.release()}",
         disk=_disk(folder),
         fdatasync_ms=round(_fdatasync_ms(folder), 3),
+        load_average=round(os.getloadavg()[0], 1),
         python=f"{platform.python_implementation()} {platform.python_version()}",
     )
 

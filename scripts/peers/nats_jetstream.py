@@ -156,31 +156,39 @@ class NatsClient(Client):
             await self._acks.popleft()
 
     async def read_records(self, topic: str, count: int) -> Amount:
-        seen = size = 0
         subscription = await self._jetstream.subscribe(topic, ordered_consumer=True)
-        async for message in subscription.messages:
+        messages = subscription.messages
+        first = await anext(messages)
+        started = time.monotonic()
+        seen, size = 1, len(first.data)
+        async for message in messages:
             size += len(message.data)
             seen += 1
             if seen >= count:
                 break
+        ended = time.monotonic()
         await subscription.unsubscribe()
-        return Amount(seen, size)
+        return Amount(seen, size, 1, started, ended)
 
     async def follow(self, topic: str, count: int, on_values: OnValues) -> Amount:
         """Pushed by the server: a `fetch` of many returns when they are all there."""
         seen = size = 0
+        started = 0.0
         subscription = await self._jetstream.subscribe(topic, ordered_consumer=True)
         async for message in subscription.messages:
             on_values((message.data,))
             size += len(message.data)
             seen += 1
+            started = started or time.monotonic()
             if seen >= count:
                 break
+        ended = time.monotonic()
         await subscription.unsubscribe()
-        return Amount(seen, size)
+        return Amount(seen, size, 1, started, ended)
 
     async def read_batches(self, topic: str, count: int, on_values: OnValues) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         config = ConsumerConfig(
             ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, mem_storage=True
         )
@@ -193,5 +201,8 @@ class NatsClient(Client):
             on_values(values)
             seen += len(values)
             size += sum(map(len, values))
+            if not first:
+                first, started = seen, time.monotonic()
+        ended = time.monotonic()
         await subscription.unsubscribe()
-        return Amount(seen, size)
+        return Amount(seen, size, first, started, ended)

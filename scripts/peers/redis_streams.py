@@ -141,7 +141,8 @@ class RedisClient(Client):
             raise self._failure
 
     async def read_records(self, topic: str, count: int) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         last: bytes | str = "0"
         while seen < count:
             entries = await self._read(topic, last, ITERATE_COUNT)
@@ -149,10 +150,13 @@ class RedisClient(Client):
                 size += len(fields[FIELD])
                 seen += 1
                 last = name
-        return Amount(seen, size)
+            if not first:
+                first, started = seen, time.monotonic()
+        return Amount(seen, size, first, started, time.monotonic())
 
     async def read_batches(self, topic: str, count: int, on_values: OnValues) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         last: bytes | str = "0"
         while seen < count:
             entries = await self._read(topic, last, BATCH_COUNT)
@@ -162,7 +166,9 @@ class RedisClient(Client):
                 seen += len(values)
                 size += sum(map(len, values))
                 last = entries[-1][0]
-        return Amount(seen, size)
+                if not first:
+                    first, started = seen, time.monotonic()
+        return Amount(seen, size, first, started, time.monotonic())
 
     async def _read(self, topic: str, after: bytes | str, count: int) -> list[Any]:
         """The next entries of the stream; none came within a second: an empty list."""

@@ -32,6 +32,11 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def times(ratio: float) -> str:
+    """How many times better, in two digits that count."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
 def cell(row: Row, system: str) -> str:
     """Seglog's figure; a peer's figure and the ratio to it, with the range of the rounds."""
     value, note = row.value(system), row.notes.get(system, "")
@@ -42,12 +47,12 @@ def cell(row: Row, system: str) -> str:
         return number(value)
     span = ""
     if len(row.rounds[system]) > 1:
-        span = f" ({ratio.lowest:.2g}–{ratio.highest:.2g})"
+        span = f" ({times(ratio.lowest)}–{times(ratio.highest)})"
     ours = ""
     if system in row.beside:
         rounds = sorted(row.beside[system])
         ours = f"Seglog {number(rounds[len(rounds) // 2])}, "
-    shown = f"{ours}{number(value)} · {ratio.middle:.2g}×{span}"
+    shown = f"{ours}{number(value)} · {times(ratio.middle)}×{span}"
     return f"{shown} {note}" if note else shown
 
 

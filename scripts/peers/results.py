@@ -71,6 +71,8 @@ class Machine(msgspec.Struct):
     disk: str
     fdatasync_ms: float
     python: str
+    #: What else it did, before the run began; None: not asked.
+    load_average: float | None = None
 
 
 class Described(msgspec.Struct):

@@ -119,23 +119,30 @@ class SeglogClient(Client):
         )
 
     async def read_records(self, topic: str, count: int) -> Amount:
-        seen = size = 0
         async with self._consumer(topic) as consumer:
+            first = await anext(consumer)
+            started = time.monotonic()
+            seen, size = 1, len(first.value or b"")
             async for record in consumer:
                 size += len(record.value or b"")
                 seen += 1
                 if seen >= count:
                     break
-        return Amount(seen, size)
+            ended = time.monotonic()
+        return Amount(seen, size, 1, started, ended)
 
     async def read_batches(self, topic: str, count: int, on_values: OnValues) -> Amount:
-        seen = size = 0
+        seen = size = first = 0
+        started = 0.0
         async with self._consumer(topic) as consumer:
             async for batch in consumer.batches():
                 values = cast(Sequence[bytes], batch.values)  # none of ours is null
                 on_values(values)
                 seen += len(values)
                 size += sum(map(len, values))
+                if not first:
+                    first, started = seen, time.monotonic()
                 if seen >= count:
                     break
-        return Amount(seen, size)
+            ended = time.monotonic()
+        return Amount(seen, size, first, started, ended)
