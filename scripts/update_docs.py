@@ -23,6 +23,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "topic-settings": reference.topic_settings,
     "metrics": reference.metrics,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
+    **importlib.import_module("scripts.docs_benchmarks").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
     **importlib.import_module("scripts.docs_spark").GENERATED,
     **importlib.import_module("scripts.docs_loadgen").GENERATED,
