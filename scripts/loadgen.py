@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from enum import StrEnum
@@ -27,6 +28,7 @@ from seglog.protocol.errors import SeglogError
 
 EXIT_FAULTS: Final = 3  # the check found something
 EXIT_WORSE: Final = 4  # the comparison found something
+EXIT_UNDELIVERED: Final = 5  # records failed
 EXIT_INTERRUPTED: Final = 130
 
 app = typer.Typer(
@@ -231,6 +233,8 @@ def run(
         raise typer.Exit(EXIT_FAULTS)
     if result.ended_by == "stop":
         raise typer.Exit(EXIT_INTERRUPTED)
+    if result.produce is not None and result.produce.failed:
+        raise typer.Exit(EXIT_UNDELIVERED)
 
 
 @app.command()
@@ -319,6 +323,7 @@ def _conduct(workload: Workload, place: Place, name: str) -> Result:
                 loop.add_signal_handler(number, interrupt)
             return await conductor.run()
 
+    logging.getLogger("seglog").setLevel(logging.ERROR)  # as in the workers
     try:
         return uvloop.run(conducted())
     except asyncio.CancelledError:

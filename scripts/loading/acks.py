@@ -58,7 +58,7 @@ class Acks:
 
     def sent(self, deliveries: Sequence[Delivery], due_ns: int, first_sequence: int) -> None:
         """These were handed to the producer, due at `due_ns`."""
-        for batch, count in Counter(map(_BATCH, deliveries)).items():
+        for batch, count in self._batches_of(deliveries):
             waiting = self._watched.get(batch)
             if waiting is None:
                 waiting = self._watched[batch] = []
@@ -70,6 +70,13 @@ class Acks:
                 if begun is None:
                     begun = self._sequences[delivery.batch] = (delivery.index, array("Q"))
                 begun[1].append(sequence)
+
+    def _batches_of(self, deliveries: Sequence[Delivery]) -> Iterable[tuple[Batch, int]]:
+        # Without keys, records fill one batch after the other: where the ends are in the same one,
+        # so is all between them.
+        if not self._supply.has_keys and deliveries[0].batch is deliveries[-1].batch:
+            return ((deliveries[0].batch, len(deliveries)),)
+        return Counter(map(_BATCH, deliveries)).items()
 
     async def _settled(self, batch: Batch, waiting: list[tuple[int, int]]) -> None:
         await batch.outcome.wait()

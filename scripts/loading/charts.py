@@ -33,6 +33,8 @@ VARIABLES: Final = {
 WIDTH_IN: Final = 7.2
 WIDE_IN: Final = 15.0
 HEIGHT_IN: Final = 2.9
+#: A second that lacks less than this is a whole one.
+WHOLE_S: Final = 0.25
 #: Seconds shown at most: of longer runs, each point is the mean (or worst) of several.
 MAX_POINTS: Final = 600
 _STYLE: Final[dict[Any, Any]] = {
@@ -82,8 +84,9 @@ def all_charts(result: Result) -> list[Chart]:
 
 
 def throughput(result: Result, *, is_wide: bool = False) -> Chart | None:
-    # The last second is cut off: as a point it would look like a drop.
-    seconds = result.timeline[:-1] if len(result.timeline) > 2 else result.timeline
+    # A last second that is cut off would look like a drop.
+    whole = [s for s in result.timeline if s.second + 1 <= result.seconds + WHOLE_S]
+    seconds = whole or result.timeline
     if not seconds:
         return None
     lines = []
@@ -151,7 +154,7 @@ def broker_charts(result: Result) -> list[Chart]:
     cpu = _over_time(
         places,
         [Line("CPU", [s.cpu_percent for s in samples], SERIES[0])],
-        lambda value, _: f"{value:.0f} %",
+        lambda value, _: f"{value:g} %",
         fill=True,
     )
     lines = [

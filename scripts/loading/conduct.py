@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -32,7 +32,7 @@ from scripts.loading.verdict import find_verdict
 from scripts.loading.workload import Workload
 
 #: Between telling all workers to go and their begin: so that they begin together.
-HEAD_START_S: Final = 0.3
+HEAD_START_S: Final = 0.2
 HEARTBEAT_S: Final = 1.0
 #: Workers tell of a second at its end: looking a little later, one sees it.
 BEAT_AFTER_S: Final = 0.1
@@ -216,20 +216,16 @@ class Conductor:
     async def _done(self, workers: list[WorkerProcess], seconds: float) -> list[m.Done]:
         """All of them, when they have ended; told to stop where the run is interrupted."""
         limit_s = seconds + self._workload.delivery_timeout_s + SLACK_S
-        waiting: asyncio.Future[list[m.Done]] = asyncio.gather(
-            *(worker.answer(m.Done, limit_s) for worker in workers)
-        )
-        interrupted = asyncio.create_task(self._interrupted.wait())
+        stopping = asyncio.create_task(self._stop_where_interrupted(workers))
         try:
-            both: set[asyncio.Future[Any]] = {waiting, interrupted}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                for worker in workers:
-                    worker.tell(m.Stop())
-            return await waiting
+            return await asyncio.gather(*(worker.answer(m.Done, limit_s) for worker in workers))
         finally:
-            interrupted.cancel()
-            waiting.cancel()
+            stopping.cancel()
+
+    async def _stop_where_interrupted(self, workers: list[WorkerProcess]) -> None:
+        await self._interrupted.wait()
+        for worker in workers:
+            worker.tell(m.Stop())
 
     async def _beat(self, over: asyncio.Event) -> None:
         due_s = BEAT_AFTER_S

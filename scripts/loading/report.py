@@ -46,16 +46,17 @@ h2 { font-size: 16px; margin: 0 0 2px; }
 .wide { grid-column: 1 / -1; }
 figure { margin: 0; } figcaption { color: var(--soft); font-size: 13px; }
 svg { display: block; width: 100%; height: auto; margin-top: 6px; }
-.tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr));
+.tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr));
   gap: 12px; margin-top: 12px; align-items: start; }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums;
   font-size: 14px; }
 td, th { padding: 4px 0; border-top: 1px solid var(--faint); text-align: right;
-  font-weight: normal; vertical-align: top; overflow-wrap: anywhere; }
+  font-weight: normal; vertical-align: top; white-space: nowrap; }
 tr:first-child > * { border-top: 0; }
 td:first-child, th:first-child { text-align: left; color: var(--soft); padding-right: 12px;
-  overflow-wrap: normal; }
+  white-space: normal; }
 thead th { color: var(--soft); }
+.listed { margin-top: 12px; }
 dl { columns: 3 260px; column-gap: 36px; margin: 6px 0 0; font-size: 14px;
   font-variant-numeric: tabular-nums; }
 dl div { display: flex; justify-content: space-between; gap: 12px; padding: 3px 0;
@@ -86,7 +87,9 @@ def make_report(result: Result) -> str:
 <div class="tiles">{_tiles(result)}</div>
 {_notes(result)}
 <div class="charts">{charts}</div>
-<div class="tables">{_tables(result)}{_workload(result)}</div>
+<div class="tables">{_tables(result)}</div>
+{_listed("Workload", result.workload)}
+{_listed("Machine", result.machine)}
 </main></body>
 </html>
 """
@@ -160,18 +163,16 @@ def _tables(result: Result) -> str:
         rows = msgspec.to_builtins(result.check)
         rows.pop("findings")
         tables.append(_table("Check", [(name, f"{n:,}") for name, n in rows.items()]))
-    machine = msgspec.to_builtins(result.machine)
-    tables.append(_table("Machine", [(_words(n), _value(v)) for n, v in machine.items()]))
     return "".join(tables)
 
 
-def _workload(result: Result) -> str:
-    options = msgspec.to_builtins(result.workload)
+def _listed(title: str, struct: msgspec.Struct) -> str:
+    """All fields of something with many, in as many columns as there is room for."""
     rows = "".join(
         f"<div><dt>{escape(_words(name))}</dt><dd>{escape(_value(value))}</dd></div>"
-        for name, value in options.items()
+        for name, value in msgspec.to_builtins(struct).items()
     )
-    return f'<section class="card wide"><h2>Workload</h2><dl>{rows}</dl></section>'
+    return f'<section class="card listed"><h2>{escape(title)}</h2><dl>{rows}</dl></section>'
 
 
 def _latency_table(sides: list[tuple[str, Side]]) -> str:

@@ -19,7 +19,7 @@ from seglog import Admin
 from seglog.protocol.errors import SeglogError, UnknownGroup
 
 #: A broker that is not there is soon said: the clients of the load are more patient.
-REACH_S: Final = 3.0
+REACH_S: Final = 2.0
 
 logger = logging.getLogger(__name__)
 

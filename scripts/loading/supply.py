@@ -41,6 +41,10 @@ class Supply:
         self.taken += count
         return values, keys
 
+    @property
+    def has_keys(self) -> bool:
+        return self._keys is not None
+
     def key_of(self, sequence: int) -> bytes | None:
         """The key that the record with this number had."""
         if self._keys is None:

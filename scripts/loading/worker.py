@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -216,6 +217,8 @@ async def main() -> int:
 if __name__ == "__main__":
     # Ctrl-C reaches every process of the terminal: the one that conducts the run decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Reconnecting is part of some runs, and what fails is counted: no line for each try.
+    logging.getLogger("seglog").setLevel(logging.ERROR)
     code = uvloop.run(main())
     sys.stdout.flush()
     os._exit(code)  # the pool, a few hundred thousand objects, need not be taken apart

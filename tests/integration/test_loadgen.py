@@ -207,7 +207,7 @@ def test_on_a_terminal_a_table_renews_itself_and_the_summary_stays(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
     process = subprocess.Popen(
-        [*LOADGEN, "run", "--seconds", "2.5", "--rate", "500", "--name", "the name"],
+        [*LOADGEN, "run", "--seconds", "1.5", "--rate", "500", "--name", "the name"],
         env={**ENVIRONMENT, "TERM": "xterm-256color"}, stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -223,7 +223,7 @@ def test_on_a_terminal_a_table_renews_itself_and_the_summary_stays(tmp_path):
     text = shown.decode()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert "\x1b[1A" in text  # goes up, and draws again
-    assert "of 2.5 s" in plain
+    assert "of 1.5 s" in plain
     assert "━" in plain  # how far it is
     assert "Ctrl-C ends it" in plain
     assert re.search(r"produced +\d", plain)
@@ -276,14 +276,14 @@ async def test_a_run_whose_records_are_deleted_under_it_tells_which_are_lost(boo
 async def test_nothing_is_lost_while_the_broker_is_killed_and_started_again():
     workload = check_workload(
         Workload(
-            kind="end-to-end", seconds=3.0, rate=2000.0, check=True, size="150", partitions=2,
-            producers=2, consumers=2, kill_broker_every_s=0.8,
+            kind="end-to-end", seconds=2.0, rate=2000.0, check=True, size="150", partitions=2,
+            producers=2, consumers=2, kill_broker_every_s=0.7,
         )
     )  # fmt: skip
     result = await Conductor(workload, Place(), Silent()).run()
     assert result.check is not None
     assert result.check.is_clean, result.check
-    assert result.check.acknowledged == result.check.sent == 6000
+    assert result.check.acknowledged == result.check.sent == 4000
     assert result.broker is not None
     assert result.broker.kills >= 1
     assert result.broker.cpu_seconds > 0
