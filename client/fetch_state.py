@@ -84,6 +84,7 @@ class FetchState:
         self.version += 1
         self.pending.clear()
         self.buffered_bytes = 0
+        self.is_fetching = False  # a poll that is under way asks for something else
         self.is_halted = False
         self.attempt = 0
         return freed

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from ..protocol import api
 from ..protocol.constants import KIB, MAX_ARRAY_LENGTH, MAX_FETCH_BYTES
@@ -31,6 +31,17 @@ OnReset = Literal["earliest", "latest", "error"]
 #: Fetches of one broker under way at once.
 MAX_POLLS: Final = 2
 _LEAST_ASKED_BYTES: Final = 64 * KIB
+
+
+class _Poll(NamedTuple):
+    """A fetch under way: whom it asks, and for what, each state at the version it had."""
+
+    broker_id: int
+    asked: list[tuple[FetchState, int]]
+
+    @property
+    def is_wanted(self) -> bool:
+        return any(state.version == version for state, version in self.asked)
 
 
 class Fetcher:
@@ -60,7 +71,7 @@ class Fetcher:
         self._ready: deque[FetchState] = deque()  # something is pending, in turn
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
-        self._polls: dict[asyncio.Task[None], int] = {}  # and the broker each asks
+        self._polls: dict[asyncio.Task[None], _Poll] = {}
         self._dispatcher: asyncio.Task[None] | None = None
         self._failure: SeglogError | None = None
         #: A topic that was deleted is no error: who assigns partitions will take them back.
@@ -105,10 +116,17 @@ class Fetcher:
         """Read these no more."""
         for name in names:
             self._buffered_bytes -= self.states.pop(name).seek(0)
-        self._room.set()
+        self._drop_polls()
 
     def seek(self, name: TopicPartition, offset: int) -> None:
         self._buffered_bytes -= self.states[name].seek(offset)
+        self._drop_polls()
+
+    def _drop_polls(self) -> None:
+        """End those that nobody wants any more: at the end of a log they would wait for nothing."""
+        for task, poll in self._polls.items():
+            if not poll.is_wanted:
+                task.cancel()
         self._room.set()
 
     def pause(self, name: TopicPartition) -> None:
@@ -169,7 +187,7 @@ class Fetcher:
             for broker_id, states in wanted.items():
                 room = self._max_buffer_bytes - self._buffered_bytes - self._asked_bytes
                 size = min(self._fetch_max_bytes, room)
-                busy = sum(1 for asked in self._polls.values() if asked == broker_id)
+                busy = sum(1 for poll in self._polls.values() if poll.broker_id == broker_id)
                 if busy < MAX_POLLS and size >= min(_LEAST_ASKED_BYTES, self._max_buffer_bytes):
                     self._start_poll(broker_id, states[:MAX_ARRAY_LENGTH], size)
 
@@ -195,8 +213,9 @@ class Fetcher:
         for state in states:
             state.is_fetching = True
         self._asked_bytes += size
-        task = asyncio.create_task(self._poll(broker_id, states, size))
-        self._polls[task] = broker_id
+        poll = _Poll(broker_id, [(state, state.version) for state in states])
+        task = asyncio.create_task(self._poll(poll, states, size))
+        self._polls[task] = poll
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -208,19 +227,19 @@ class Fetcher:
             self._failure = InternalError(f"the consumer failed: {error!r}")
             self._arrived.set()
 
-    async def _poll(self, broker_id: int, states: list[FetchState], size: int) -> None:
-        versions = [state.version for state in states]
+    async def _poll(self, poll: _Poll, states: list[FetchState], size: int) -> None:
         try:
-            response = await self._fetch(broker_id, states, size)
-            for state, version, result in zip(states, versions, response.results, strict=True):
+            response = await self._fetch(poll.broker_id, states, size)
+            for (state, version), result in zip(poll.asked, response.results, strict=True):
                 if state.version == version and self.states.get(state.name) is state:
                     self._take_result(state, result)
         except SeglogError as error:
             await self._wait_to_retry(states, error)
         finally:
             self._asked_bytes -= size
-            for state in states:
-                state.is_fetching = False
+            for state, version in poll.asked:
+                if state.version == version:
+                    state.is_fetching = False
 
     async def _fetch(self, broker_id: int, states: list[FetchState], size: int) -> FetchResponse:
         request = FetchRequest(

@@ -127,6 +127,22 @@ async def test_reading_begins_where_it_was_asked_to(broker, admin, producer, sta
         assert (await anext(consumer)).offset == first
 
 
+async def test_a_seek_does_not_wait_for_the_poll_at_the_end(broker, admin, producer):
+    await admin.create_topic("t", 1)
+    await producer.send_batch("t", [b"%d" % number for number in range(10)])
+    await producer.flush()
+    poll_ms = 50_000  # twenty of these would be far longer than this test may take
+    async with Consumer(
+        "t", bootstrap=broker.bootstrap, start="earliest", max_wait_ms=poll_ms
+    ) as consumer:
+        for again in range(20):
+            values = []
+            while len(values) < 10:
+                values += [record.value for record in await consumer.getmany(10)]
+            assert values == [b"%d" % number for number in range(10)], again
+            await consumer.seek_to_start()
+
+
 async def test_seeking_drops_what_was_fetched(broker, admin, producer):
     await fill(admin, producer)
     async with consumer_of(broker, "t") as consumer:
