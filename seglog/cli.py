@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from . import __version__
-from .commands import consume, node, produce, records, segments, serve, topics
+from .commands import consume, gateway, node, produce, records, segments, serve, topics
 from .commands.common import DEFAULT_BOOTSTRAP
 from .protocol.errors import BadConfig, SeglogError, UnknownTopic
 
@@ -30,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
+app.command()(gateway.gateway)
 app.command()(node.node)
 app.add_typer(topics.topics)
 app.command()(produce.produce)

@@ -12,15 +12,18 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from ..protocol.errors import BadConfig, NoBroker
+from ..protocol.errors import BadConfig, NoBroker, SeglogError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 CONNECT_TIMEOUT_S: Final = 5.0
+#: What the extra `http` installs, by the names of its modules.
+HTTP_EXTRA: Final = ("fastapi", "prometheus_client", "uvicorn")
 #: Of a whole number that stands for a place: from here on it is a time, in milliseconds (2001).
 LEAST_EPOCH_MS: Final = 10**12
 
@@ -88,6 +91,13 @@ def topic_settings(texts: Iterable[str]) -> dict[str, str | int]:
         else:
             settings[key] = value  # a newer broker may know it
     return settings
+
+
+def check_http_extra(what: str) -> None:
+    """Refuse, in one line, what needs libraries that were not installed."""
+    missing = [name for name in HTTP_EXTRA if find_spec(name) is None]
+    if missing:
+        raise SeglogError(f"{what} needs {', '.join(missing)}: pip install 'seglog[http]'")
 
 
 # --- showing -------------------------------------------------------------------------------------
