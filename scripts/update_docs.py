@@ -19,8 +19,10 @@ sys.path.insert(0, str(DOCS.parent))  # so that the files find each other as scr
 GENERATED: dict[str, Callable[[], str]] = {
     "broker-settings": reference.broker_settings,
     "topic-settings": reference.topic_settings,
+    "http-settings": reference.http_settings,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
+    **importlib.import_module("scripts.docs_http").GENERATED,
 }
 PLACE = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- /generated -->)", re.DOTALL

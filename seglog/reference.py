@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .serve_config import ServeConfig
 from .server.settings_table import Setting, settings_table
 
 TOPIC_PREFIX = "topic."
+HTTP_PREFIX = "http."
 
 
 def broker_settings() -> str:
@@ -17,6 +19,12 @@ def broker_settings() -> str:
 def topic_settings() -> str:
     """A Markdown table of the settings of a topic, by the names that the topic knows them by."""
     return _table(row for row in settings_table().values() if row.key.startswith(TOPIC_PREFIX))
+
+
+def http_settings() -> str:
+    """A Markdown table of the settings of the HTTP gateway."""
+    rows = settings_table(ServeConfig).values()
+    return _table(row for row in rows if row.key.startswith(HTTP_PREFIX))
 
 
 def _table(settings: Iterable[Setting]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ class Event(NamedTuple):
     record: dict[str, Any]
 
 
-async def events_of(answer: httpx.Response) -> AsyncIterator[Event]:
+async def events_of(answer: httpx.Response) -> AsyncGenerator[Event, None]:
     """As the specification of server-sent events says: the id stays until another comes."""
     kind, last_id, data = "message", "", ""
     async for line in answer.aiter_lines():

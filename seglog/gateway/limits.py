@@ -63,8 +63,8 @@ class Limits:
             await self._app(scope, receive, send)
             return
         try:
-            slot = self._requests.take()
             self._check_declared(scope)
+            slot = self._requests.take()
         except Refused as refused:
             await problem_response(problem(refused.error, refused.status_code))(
                 scope, receive, send
@@ -79,6 +79,11 @@ class Limits:
             self._bodies_bytes -= body.size
 
     def _check_declared(self, scope: Scope) -> None:
+        head_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        head_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+        limit = self._settings.max_header_bytes
+        if head_bytes > limit:
+            raise Refused(431, LimitExceeded(f"headers beyond http.max.header.bytes, {limit}"))
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > self._settings.max_body_bytes:
                 self._refuse_size()

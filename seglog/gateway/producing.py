@@ -46,12 +46,13 @@ async def _send(
     backend: Backend, topic: str, records: Sequence[Outgoing]
 ) -> list[RecordMetadata | SeglogError]:
     producer = await backend.producer()
+    # All are looked at before one is sent.
+    highest = max((each.partition for each in records if each.partition is not None), default=0)
     count = await producer.partitions_for(topic)
-    for record in records:  # all are looked at before one is sent
-        if record.partition is not None and record.partition >= count:
-            raise UnknownPartition(
-                f"{topic} has {count} partitions, there is no {record.partition}"
-            )
+    if highest >= count:
+        count = await producer.partitions_for(topic, fresh=True)
+    if highest >= count:
+        raise UnknownPartition(f"{topic} has {count} partitions, there is no {highest}")
     deliveries: list[Delivery | SeglogError] = []
     for record in records:
         try:

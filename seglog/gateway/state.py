@@ -32,7 +32,7 @@ class Gateway:
         figures.streams.set_function(lambda: self.streams.taken)
 
 
-def _gateway_of(request: Request) -> Gateway:
+async def _gateway_of(request: Request) -> Gateway:  # a plain function would run in a thread
     gateway: Gateway = request.app.state.gateway
     return gateway
 
