@@ -15,9 +15,9 @@ from .admin_models import (
     group_out,
 )
 from .models import GroupPath
-from .state import ANY_PROBLEM, PREFIX, GatewayState, json_response
+from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
 
-router = APIRouter(prefix=PREFIX, tags=["groups"], responses=ANY_PROBLEM)
+router = APIRouter(prefix=PREFIX, tags=["groups"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY)
 
 
 @router.get("/groups", response_model=GroupsOut)

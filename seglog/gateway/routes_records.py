@@ -28,9 +28,11 @@ from .problems import Refused
 from .producing import append, append_one
 from .reading import Wanted, read
 from .records import Encoding
-from .state import ANY_PROBLEM, PREFIX, GatewayState, json_response
+from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
 
-router = APIRouter(prefix=PREFIX, tags=["records"], responses=ANY_PROBLEM)
+router = APIRouter(
+    prefix=PREFIX, tags=["records"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY
+)
 
 RAW_TYPE: Final = "application/octet-stream"
 #: What a page of another site may send without asking first: not taken as a record.

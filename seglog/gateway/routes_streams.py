@@ -13,7 +13,7 @@ from .models import PLACE_PATTERN, EncodingQuery, FromQuery, OnePartition, Topic
 from .places import Span, check_spans, find_spans, parse_place
 from .problems import Refused
 from .records import Encoding
-from .state import ANY_PROBLEM, PREFIX, Gateway, GatewayState
+from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, Gateway, GatewayState
 from .streams import (
     EVENT_STREAM_TYPE,
     NDJSON_TYPE,
@@ -24,7 +24,9 @@ from .streams import (
     parse_event_id,
 )
 
-router = APIRouter(prefix=PREFIX, tags=["streams"], responses=ANY_PROBLEM)
+router = APIRouter(
+    prefix=PREFIX, tags=["streams"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY
+)
 
 
 _RECORD: Final = {"$ref": "#/components/schemas/RecordOut"}

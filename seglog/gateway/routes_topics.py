@@ -17,9 +17,9 @@ from .admin_models import (
 )
 from .models import PLACE_PATTERN, PLACES, TopicPath
 from .places import find_spans, parse_place
-from .state import ANY_PROBLEM, PREFIX, GatewayState, json_response
+from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
 
-router = APIRouter(prefix=PREFIX, tags=["topics"], responses=ANY_PROBLEM)
+router = APIRouter(prefix=PREFIX, tags=["topics"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY)
 
 
 @router.get("/topics", response_model=TopicsOut)

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import Depends, Request, Response
 
+from ..protocol.errors import BadRequest
 from .backend import Backend
 from .figures import Figures
 from .limits import Slots
-from .problems import Problem
+from .problems import Problem, Refused
 from .settings import GatewaySettings
 
 PREFIX: Final = "/v1"
@@ -38,6 +39,19 @@ async def _gateway_of(request: Request) -> Gateway:  # a plain function would ru
 
 
 GatewayState = Annotated[Gateway, Depends(_gateway_of)]
+
+
+async def _refuse_unknown_query(request: Request) -> None:
+    """A name that is misspelled must not count as one that is left out."""
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "there are none"
+            raise Refused(422, BadRequest(f"query: no such parameter here; {there}"))
+
+
+#: Of every router.
+CLOSED_QUERY: Final = [Depends(_refuse_unknown_query)]
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
+
+from seglog import SyncAdmin, SyncProducer
+
+from tests.brokers import BrokerMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 SEGLOG = [sys.executable, "-m", "seglog"]
@@ -161,6 +166,42 @@ def test_without_an_http_port_there_is_none(run, tmp_path):
     process.terminate()
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert out == ""
+
+
+def test_readers_that_take_nothing_cost_a_process_little_and_are_cut_off(run):
+    both = run(
+        "serve", "--data", "d", "--port", "0", "--http-port", "0",
+        "--set", "http.slow.reader.timeout.ms=1s", "--set", "http.stream.buffer.bytes=256KiB",
+    )  # fmt: skip
+    with SyncAdmin(both.bootstrap) as admin, SyncProducer(both.bootstrap) as producer:
+        admin.create_topic("t")
+        for _ in range(32):
+            producer.send_batch("t", [b"x" * 10_000] * 100)  # 32 MB in all
+    memory = BrokerMemory(both.process.pid)
+    before = memory.sample()
+    port = int(both.url.rpartition(":")[2])
+    stalled = []
+    for _ in range(20):
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", port))
+        reader.sendall(b"GET /v1/topics/t/events?from=earliest HTTP/1.1\r\nHost: x\r\n\r\n")
+        stalled.append(reader)
+
+    seen = set()
+    while True:  # until nobody is left; the test's own timeout bounds it
+        figures = httpx.get(f"{both.url}/metrics", timeout=TIMEOUT_S).text
+        (count,) = re.findall(r"(?m)^seglog_http_streams (\S+)", figures)
+        seen.add(float(count))
+        memory.sample()
+        if float(count) == 0 and len(seen) > 1:
+            break
+
+    assert max(seen) > 1
+    # 640 MB were asked for; each may hold a fetch, a decoded batch and what is being sent.
+    assert memory.peak_bytes - before < 120 << 20
+    for reader in stalled:
+        reader.close()
 
 
 # --- mistakes ------------------------------------------------------------------------------------

@@ -395,6 +395,13 @@ async def test_a_path_or_method_that_is_not_there_is_a_problem_too(gateway):
     assert "GET" in answer.headers["allow"]
 
 
+async def test_a_misspelled_parameter_does_not_count_as_left_out(gateway):
+    await gateway.create("t")
+    for path in ("/v1/topics/t/partitions/0/records?form=5", "/v1/topics?from=5"):
+        answer = await gateway.http.get(path)
+        assert "no such parameter" in assert_problem(answer, 422, "BAD_REQUEST")["detail"]
+
+
 async def test_what_is_wrong_is_named_and_nothing_of_it_repeated(gateway):
     body = {"records": [{"value": "ok"}, {"value": 5, "secret": "hunter2"}]}
     answer = await gateway.http.post("/v1/topics/t/records", json=body)

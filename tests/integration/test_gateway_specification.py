@@ -2,6 +2,7 @@
 server error, and every answer is as the specification says.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from seglog.gateway.settings import GatewaySettings
 from tests.gateways import gateway_in_a_thread
 
 TOPIC = "orders"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 GROUP = "billing"
 CHECKS = [
     not_a_server_error,
@@ -58,16 +60,17 @@ def url() -> Iterator[str]:
 
 def with_known_names(value: Any) -> Any:
     """Every second topic and group is one that is there, and partitions are mostly: else nearly all
-    requests would end at a name that nobody knows."""
+    requests would end at a name that nobody knows. What is wrong stays wrong."""
     if isinstance(value, list):
         return [with_known_names(each) for each in value]
     if not isinstance(value, dict):
         return value
     value = {name: with_known_names(each) for name, each in value.items()}
     for name, known in (("topic", TOPIC), ("group", GROUP)):
-        if isinstance(value.get(name), str) and len(value[name]) % 2:
+        given_name = value.get(name)
+        if isinstance(given_name, str) and NAME.fullmatch(given_name) and len(given_name) % 2:
             value[name] = known
-    if type(value.get("partition")) is int and value["partition"] >= 0:
+    if type(value.get("partition")) is int and 0 <= value["partition"] < 10_000:
         value["partition"] %= 3
     return value
 
