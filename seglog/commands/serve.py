@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -116,20 +116,8 @@ def _run(config: ServeConfig) -> None:
 
     from ..server.app import serve  # noqa: PLC0415
 
-    if config.http.port != NO_PORT:
-        check_http_extra("--http-port")
     urls: list[str] = []
-
-    @asynccontextmanager
-    async def gateway(broker: Broker) -> AsyncIterator[None]:
-        if config.http.port == NO_PORT:
-            yield
-            return
-        from ..gateway.server import GatewayServer  # noqa: PLC0415 - a broker starts without it
-
-        async with GatewayServer(_reached_at(config, broker), settings=config.http) as server:
-            urls.append(server.url)
-            yield
+    beside = _gateway_of(config, urls)
 
     def announce(broker: Broker) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -138,12 +126,31 @@ def _run(config: ServeConfig) -> None:
             typer.echo(f"http on {url}")
 
     try:
-        uvloop.run(serve(config, announce, gateway))
+        uvloop.run(serve(config, announce, beside))
     except SeglogError as error:
         told = _told(error, config)
         if told is None:
             raise
         raise SeglogError(told) from error
+
+
+def _gateway_of(
+    config: ServeConfig, urls: list[str]
+) -> Callable[[Broker], AbstractAsyncContextManager[object]]:
+    """What runs beside the broker: the gateway, which adds its address to `urls`, or nothing."""
+    if config.http.port == NO_PORT:
+        return nullcontext
+    check_http_extra("--http-port")
+    # Not where there is no gateway, and not while the broker serves: it takes a while to load.
+    from ..gateway.server import GatewayServer  # noqa: PLC0415
+
+    @asynccontextmanager
+    async def gateway(broker: Broker) -> AsyncIterator[None]:
+        async with GatewayServer(_reached_at(config, broker), settings=config.http) as server:
+            urls.append(server.url)
+            yield
+
+    return gateway
 
 
 def _reached_at(config: ServeConfig, broker: Broker) -> str:

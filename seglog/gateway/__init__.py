@@ -2,7 +2,7 @@
 
     settings              every limit, with its default
     problems              errors as problem JSON, and their HTTP status
-    models, admin_models  the typed bodies of requests and answers
+    models, *_models      the typed bodies of requests and answers
     records               records as JSON, and back
     places                `from=`, `to=`: where to read
     backend               the broker: one shared Producer and Admin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from .admin_models import (
+from .group_models import (
     BookmarksOut,
     CommitIn,
     GroupOut,

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from ..protocol.errors import BadRequest, LimitExceeded
-from .admin_models import LogStartOut
 from .models import (
     MAX_HEADER_NAME_LENGTH,
     MAX_HEADERS,
@@ -29,6 +28,7 @@ from .producing import append, append_one
 from .reading import Wanted, read
 from .records import Encoding
 from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
+from .topic_models import LogStartOut
 
 router = APIRouter(
     prefix=PREFIX, tags=["records"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY

@@ -6,7 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from .admin_models import (
+from .models import PLACE_PATTERN, PLACES, TopicPath
+from .places import find_spans, parse_place
+from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
+from .topic_models import (
     OffsetsOut,
     TopicChange,
     TopicIn,
@@ -15,9 +18,6 @@ from .admin_models import (
     TopicsOut,
     topic_out,
 )
-from .models import PLACE_PATTERN, PLACES, TopicPath
-from .places import find_spans, parse_place
-from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
 
 router = APIRouter(prefix=PREFIX, tags=["topics"], responses=ANY_PROBLEM, dependencies=CLOSED_QUERY)
 
