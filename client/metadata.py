@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..protocol.constants import DEFAULT_PORT
 from ..protocol.errors import BadConfig, SeglogError, UnknownPartition, UnknownTopic
@@ -47,6 +47,10 @@ def _parse(text: str) -> Address:
     return Address(host, int(port or DEFAULT_PORT))
 
 
+#: Topics that are not there: what was said of so many is remembered.
+MAX_ERRORS: Final = 1_000
+
+
 class Metadata:
     """A cache, filled from responses; it asks nobody itself."""
 
@@ -65,6 +69,8 @@ class Metadata:
             else:
                 self._leaders.pop(topic.name, None)
                 self._errors[topic.name] = topic.error.to_exception()
+                if len(self._errors) > MAX_ERRORS:
+                    del self._errors[next(iter(self._errors))]
 
     def topics(self) -> list[str]:
         """The topics that were asked for so far and are there."""

@@ -263,9 +263,13 @@ class Producer:
         if error is not None:
             raise error
 
-    async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has."""
+    async def partitions_for(self, topic: str, *, fresh: bool = False) -> int:
+        """How many partitions a topic has; `fresh`: asked of the broker now, so that those that
+        were added lately can be sent to."""
         found = self._topics.get(topic) or await self._open_topic(topic)
+        if fresh:
+            await self._cluster.retry(lambda: self._cluster.refresh([topic]))
+            self._add_partitions()
         return len(found.queues)
 
     # --- inside ---

@@ -22,11 +22,13 @@ GENERATED: dict[str, Callable[[], str]] = {
     "broker-settings": reference.broker_settings,
     "topic-settings": reference.topic_settings,
     "metrics": reference.metrics,
+    "http-settings": reference.http_settings,
     **importlib.import_module("scripts.docs_protocol").GENERATED,
     **importlib.import_module("scripts.docs_benchmarks").GENERATED,
     **importlib.import_module("scripts.docs_cli").GENERATED,
     **importlib.import_module("scripts.docs_spark").GENERATED,
     **importlib.import_module("scripts.docs_loadgen").GENERATED,
+    **importlib.import_module("scripts.docs_http").GENERATED,
 }
 FILES: dict[str, Callable[[], str]] = importlib.import_module("scripts.docs_dashboard").FILES
 PLACE = re.compile(

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from . import __version__
-from .commands import consume, groups, node, produce, records, segments, serve, topics
+from .commands import consume, gateway, groups, node, produce, records, segments, serve, topics
 from .commands.common import DEFAULT_BOOTSTRAP, Output
 from .commands.exit_codes import (
     EXIT_FAILURE,
@@ -49,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
+app.command()(gateway.gateway)
 app.command()(node.node)
 app.add_typer(topics.topics)
 app.command()(produce.produce)

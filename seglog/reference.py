@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .serve_config import ServeConfig
 from .server.metrics_table import METRICS
 from .server.settings_table import Setting, settings_table
 
 TOPIC_PREFIX = "topic."
+HTTP_PREFIX = "http."
 
 
 def broker_settings() -> str:
@@ -29,6 +31,12 @@ def metrics() -> str:
         for metric in METRICS
     ]
     return "\n".join(rows)
+
+
+def http_settings() -> str:
+    """A Markdown table of the settings of the HTTP gateway."""
+    rows = settings_table(ServeConfig).values()
+    return _table(row for row in rows if row.key.startswith(HTTP_PREFIX))
 
 
 def _table(settings: Iterable[Setting]) -> str:

@@ -19,6 +19,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from ..protocol.errors import LimitExceeded
@@ -148,9 +149,15 @@ class Broker:
 
 
 async def serve(
-    config: BrokerConfig, on_listening: Callable[[Broker], None] = lambda _: None
+    config: BrokerConfig,
+    on_listening: Callable[[Broker], None] = lambda _: None,
+    beside: Callable[[Broker], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; a second one exits at once, and loses nothing acked."""
+    """Run a broker until SIGTERM or SIGINT; a second one exits at once, and loses nothing acked.
+
+    `beside` is entered once the broker serves, and left before it stops: for what uses it in the
+    same process.
+    """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -165,8 +172,9 @@ async def serve(
     broker = Broker(config)
     await broker.start()
     try:
-        on_listening(broker)
-        await stop.wait()
+        async with beside(broker):
+            on_listening(broker)
+            await stop.wait()
     finally:
         await broker.stop()
 

@@ -13,13 +13,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
 from ..protocol.errors import BadConfig
 from .config import BrokerConfig
-from .settings_table import VARIABLE_PREFIX, Setting, settings_table
+from .settings_table import VARIABLE_PREFIX, Setting, SettingsTable, sections, settings_table
 
 #: Variables that are not settings of the broker: the command line's, the client's, the developers'.
 OTHER_VARIABLES: Final = frozenset(
@@ -37,6 +37,8 @@ OTHER_VARIABLE_PREFIX: Final = "SEGLOG_TEST_"
 MAX_CONFIG_FILE_BYTES: Final = 1024 * 1024
 MAX_SHOWN_VALUE: Final = 60  # characters of a refused value that the message repeats
 
+Config = TypeVar("Config", bound=BrokerConfig)
+
 _AMOUNT = re.compile(r"(\d{1,18}) ?([A-Za-z]+)", re.ASCII)
 
 
@@ -48,15 +50,33 @@ class Given(NamedTuple):
     source: str
 
 
+@overload
 def load_settings(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Iterable[Given] = (),
+) -> BrokerConfig: ...
+@overload
+def load_settings(
+    file: Path | None,
+    environment: Mapping[str, str] | None,
+    flags: Iterable[Given],
+    kind: type[Config],
+) -> Config: ...
+def load_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Iterable[Given] = (),
+    kind: type[BrokerConfig] = BrokerConfig,
 ) -> BrokerConfig:
-    """The settings of one broker, from every layer; `BadConfig` tells all that is wrong."""
+    """The settings of one broker, from every layer; `BadConfig` tells all that is wrong.
+
+    `kind`: what the settings are, where a program runs more than a broker.
+    """
+    table = settings_table(kind)
     layers = [
-        file_layer(file) if file is not None else [],
-        environment_layer(environment or {}),
+        file_layer(file, table) if file is not None else [],
+        environment_layer(environment or {}, table),
         list(flags),
     ]
     chosen: dict[str, Any] = {}
@@ -68,13 +88,13 @@ def load_settings(
                 if given.key in seen:
                     raise BadConfig(f"{given.source}: given before, as {seen[given.key]}")
                 seen[given.key] = given.source
-                chosen[given.key] = checked(given)
+                chosen[given.key] = checked(given, table)
             except BadConfig as mistake:
                 mistakes.append(mistake.what)
     if mistakes:
         raise BadConfig("; ".join(mistakes))
     try:
-        return msgspec.convert(_nested(chosen), BrokerConfig)
+        return msgspec.convert(_nested(chosen, sections(kind)), kind)
     except msgspec.ValidationError as error:  # settings that are right alone, but not together
         raise BadConfig(str(error)) from None
 
@@ -82,7 +102,7 @@ def load_settings(
 # --- the layers ----------------------------------------------------------------------------------
 
 
-def file_layer(path: Path) -> list[Given]:
+def file_layer(path: Path, table: SettingsTable) -> list[Given]:
     """What a TOML file sets. Dotted keys, quoted keys and tables name the same settings."""
     try:
         with path.open("rb") as file:
@@ -99,32 +119,36 @@ def file_layer(path: Path) -> list[Given]:
         if "overwrite" in str(error):  # max.connections and max.connections.per.address
             hint = '; where one key begins another, quote both: "max.connections" = 100'
         raise BadConfig(f"{path}: not valid TOML: {error}{hint}") from None
-    return [Given(key, value, f"{path}, key {key}") for key, value in _flat(tables)]
+    return [Given(key, value, f"{path}, key {key}") for key, value in _flat(tables, table)]
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in table.items():
+def _flat(
+    values: Mapping[str, Any], known: SettingsTable, prefix: str = ""
+) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
         key = prefix + name
-        if isinstance(value, dict) and (value or _begins_a_key(key)):
-            yield from _flat(value, key + ".")
+        begins_a_key = any(other.startswith(key + ".") for other in known)
+        if isinstance(value, dict) and (value or begins_a_key):
+            yield from _flat(value, known, key + ".")
         else:
             yield key, value
 
 
-def _begins_a_key(key: str) -> bool:
-    return any(known.startswith(key + ".") for known in settings_table())
+def _nested(values: Mapping[str, Any], levels: Iterable[str]) -> dict[str, Any]:
+    """Only `topic.` and its like are levels; the other dots are part of a setting's name."""
+    nested: dict[str, Any] = {level: {} for level in levels}
+    for key, value in values.items():
+        level, _, rest = key.partition(".")
+        if level in nested and rest:
+            nested[level][rest] = value
+        else:
+            nested[key] = value
+    return nested
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Only `topic.` is a level of its own; the other dots are part of a setting's name."""
-    topic = {key[6:]: value for key, value in values.items() if key.startswith("topic.")}
-    own = {key: value for key, value in values.items() if not key.startswith("topic.")}
-    return {**own, "topic": topic}
-
-
-def environment_layer(environment: Mapping[str, str]) -> list[Given]:
+def environment_layer(environment: Mapping[str, str], table: SettingsTable) -> list[Given]:
     """What `SEGLOG_…` variables set. A variable that nobody reads is a mistake too."""
-    by_variable = {setting.variable: setting.key for setting in settings_table().values()}
+    by_variable = {setting.variable: setting.key for setting in table.values()}
     return [
         Given(by_variable.get(name, name), value, f"variable {name}")
         for name, value in sorted(environment.items())
@@ -150,11 +174,12 @@ def set_flag(text: str) -> Given:
 # --- one value -----------------------------------------------------------------------------------
 
 
-def checked(given: Given) -> int | str | bool:
+def checked(given: Given, table: SettingsTable | None = None) -> int | str | bool:
     """The value in its setting's own type; refused by its source, its key and what is allowed."""
-    setting = settings_table().get(given.key)
+    table = settings_table() if table is None else table
+    setting = table.get(given.key)
     if setting is None:
-        raise BadConfig(f"{given.source}: no such setting{_hint(given)}")
+        raise BadConfig(f"{given.source}: no such setting{_hint(given, table)}")
     try:
         value: int | str | bool = msgspec.convert(
             _in_plain_units(given.value, setting), setting.type, strict=False
@@ -166,7 +191,7 @@ def checked(given: Given) -> int | str | bool:
             allowed += f" (a number, or such as {short})"
         raise BadConfig(
             f"{given.source}: {setting.key} must be {allowed}, not {_shown(given.value)}"
-            f"{_hint(given)}"
+            f"{_hint(given, table)}"
         ) from None
     return value
 
@@ -187,7 +212,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 1] + "…"
 
 
-def _hint(given: Given) -> str:
+def _hint(given: Given, table: SettingsTable) -> str:
     """What was probably meant, if anything is likely."""
     if str(given.value).startswith("tcp://") or given.key.startswith("SEGLOG_SERVICE_"):
         # A Kubernetes service called "seglog" puts SEGLOG_PORT=tcp://… into every pod.
@@ -195,13 +220,13 @@ def _hint(given: Given) -> str:
             "; if Kubernetes made it for a service called seglog, set enableServiceLinks: false"
             " in the pod"
         )
-    if given.key in settings_table():
+    if given.key in table:
         return ""
     import difflib  # noqa: PLC0415 - only a mistake needs it
 
-    known = [*settings_table()]
+    known = [*table]
     if given.key.startswith(VARIABLE_PREFIX):
-        known = [*(setting.variable for setting in settings_table().values()), *OTHER_VARIABLES]
+        known = [*(setting.variable for setting in table.values()), *OTHER_VARIABLES]
     spelled = {name.casefold().replace("_", "."): name for name in known}
     wanted = given.key.casefold().replace("_", ".").replace("-", ".")
     # A topic's setting without its prefix is the likeliest mistake of all.
@@ -217,7 +242,7 @@ def _hint(given: Given) -> str:
 def print_config(config: BrokerConfig) -> str:
     """The settings as a TOML file, explained; read back, it gives the same settings."""
     parts = ["# The settings of a Seglog broker: seglog serve --config FILE\n"]
-    for setting in settings_table().values():
+    for setting in settings_table(type(config)).values():
         value = _value_of(config, setting)
         notes = [f"default: {_toml(setting.default)}"] if value != setting.default else []
         if isinstance(value, int) and not isinstance(value, bool):
@@ -231,7 +256,8 @@ def print_config(config: BrokerConfig) -> str:
 
 
 def _value_of(config: BrokerConfig, setting: Setting) -> int | str | bool:
-    owner = config if isinstance(config, setting.owner) else config.topic
+    owners = [config, *(getattr(config, name) for name in sections(type(config)))]
+    (owner,) = [each for each in owners if isinstance(each, setting.owner)]
     value: int | str | bool = getattr(owner, setting.field)
     return value
 

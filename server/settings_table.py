@@ -1,7 +1,9 @@
 """Every setting as one row: its dotted key, its default, what it may be, and what it is for.
 
-The rows are read from the fields of `BrokerConfig` and `LogConfig`: a setting is written down once.
-What a setting is for stands in the `#:` comment above its field; `explanation` reads it there.
+The rows are read from the fields of `BrokerConfig` and `LogConfig`, or of whatever extends them: a
+setting is written down once. A field that is a struct itself is a section: its name and a dot stand
+before its settings. What a setting is for stands in the `#:` comment above its field; `explanation`
+reads it there.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from ..protocol.constants import GIB, KIB, MIB
 from .config import DAY_MS, BrokerConfig
 
 VARIABLE_PREFIX: Final = "SEGLOG_"
+
+_ROOTS: Final = (object, msgspec.Struct)
 
 #: What a key's last word counts, and the short forms that text may use: `64MiB`, `7d`.
 UNITS: Final[Mapping[str, Mapping[str, int]]] = {
@@ -81,28 +85,41 @@ class Setting:
         return field_comments(self.owner)[self.field]
 
 
+SettingsTable = Mapping[str, Setting]
+
+
 @functools.cache
-def settings_table() -> Mapping[str, Setting]:
+def settings_table(kind: type[BrokerConfig] = BrokerConfig) -> SettingsTable:
     """All settings by their dotted keys, in the order of their fields; topics' own come last."""
-    return {setting.key: setting for setting in _rows(BrokerConfig, "")}
+    return {setting.key: setting for setting in _rows(kind, "")}
+
+
+def sections(kind: type[BrokerConfig]) -> list[str]:
+    """The fields that hold settings of their own: `topic`, and what an extension adds."""
+    return [field.name for field in msgspec.structs.fields(kind) if _is_section(field.type)]
 
 
 def _rows(owner: type[msgspec.Struct], prefix: str) -> Iterator[Setting]:
     for field in msgspec.structs.fields(owner):
         key = prefix + field.encode_name
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+        if _is_section(field.type):
             yield from _rows(field.type, key + ".")
         else:
             yield Setting(key, field.type, field.default, owner, field.name)
 
 
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
 @functools.cache
 def field_comments(owner: type) -> Mapping[str, str]:
     """The `#:` comment lines right above each annotated field of a class, joined."""
+    inherited = [field_comments(base) for base in owner.__bases__ if base not in _ROOTS]
+    comments = {name: text for base in inherited for name, text in base.items()}
     source = textwrap.dedent(inspect.getsource(owner))
     lines = [line.strip() for line in source.splitlines()]
     (definition,) = ast.parse(source).body
-    comments: dict[str, str] = {}
     for node in ast.walk(definition):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             first = node.lineno - 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 CONNECT_TIMEOUT_S: Final = 5.0
+#: What the extra `http` installs, by the names of its modules.
+HTTP_EXTRA: Final = ("fastapi", "prometheus_client", "uvicorn")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -125,6 +128,13 @@ def topic_settings(texts: Iterable[str]) -> dict[str, str | int]:
         else:
             settings[key] = value  # a newer broker may know it
     return settings
+
+
+def check_http_extra(what: str) -> None:
+    """Refuse, in one line, what needs libraries that were not installed."""
+    missing = [name for name in HTTP_EXTRA if find_spec(name) is None]
+    if missing:
+        raise SeglogError(f"{what} needs {', '.join(missing)}: pip install 'seglog[http]'")
 
 
 # --- showing -------------------------------------------------------------------------------------

@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from ..gateway.settings import NO_PORT
 from ..protocol.errors import SeglogError
 from ..server.logs import LogFormat, LogLevel, configure_logs
+from .common import check_http_extra
 
 if TYPE_CHECKING:
+    from ..serve_config import ServeConfig
+    from ..server.app import Broker
     from ..server.config import BrokerConfig
 
 # Values are text here even where they are numbers, so that every source of a setting is checked,
@@ -43,6 +49,18 @@ def serve(
         str | None,
         typer.Option(metavar="PORT", help="Listen here; 0 takes a free one.", show_default=False),
     ] = None,
+    http_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help="Run the HTTP gateway here too; 0 takes a free port.",
+            show_default=False,
+        ),
+    ] = None,
+    http_host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The gateway listens here.", show_default=False),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", envvar="SEGLOG_CONFIG", help="Settings, as TOML."),
@@ -69,13 +87,22 @@ def serve(
     SEGLOG_MAX_CONNECTIONS is the variable of max.connections, and so on for all.
 
     Once clients can connect, standard output says: listening on ADDRESS:PORT
-    """
-    from ..server import settings as sources  # noqa: PLC0415 - other commands need no broker
 
-    named = {"--data": ("data", data), "--host": ("host", host), "--port": ("port", port)}
+    And with a gateway, on a second line: http on http://ADDRESS:PORT
+    """
+    from ..serve_config import ServeConfig  # noqa: PLC0415 - other commands need no broker
+    from ..server import settings as sources  # noqa: PLC0415
+
+    named = {
+        "--data": ("data", data),
+        "--host": ("host", host),
+        "--port": ("port", port),
+        "--http-port": ("http.port", http_port),
+        "--http-host": ("http.host", http_host),
+    }
     flags = [sources.flag(name, key, v) for name, (key, v) in named.items() if v is not None]
     flags += [sources.set_flag(text) for text in settings or []]
-    broker_config = sources.load_settings(config, os.environ, flags)
+    broker_config = sources.load_settings(config, os.environ, flags, ServeConfig)
     if print_config:
         typer.echo(sources.print_config(broker_config), nl=False)
         return
@@ -84,22 +111,52 @@ def serve(
     _run(broker_config)
 
 
-def _run(config: BrokerConfig) -> None:
+def _run(config: ServeConfig) -> None:
     import uvloop  # noqa: PLC0415 - as above
 
-    from ..server.app import Broker, serve  # noqa: PLC0415
+    from ..server.app import serve  # noqa: PLC0415
+
+    urls: list[str] = []
+    beside = _gateway_of(config, urls)
 
     def announce(broker: Broker) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
         typer.echo(f"listening on {host}:{broker.port}")
+        for url in urls:
+            typer.echo(f"http on {url}")
 
     try:
-        uvloop.run(serve(config, announce))
+        uvloop.run(serve(config, announce, beside))
     except SeglogError as error:
         told = _told(error, config)
         if told is None:
             raise
         raise SeglogError(told) from error
+
+
+def _gateway_of(
+    config: ServeConfig, urls: list[str]
+) -> Callable[[Broker], AbstractAsyncContextManager[object]]:
+    """What runs beside the broker: the gateway, which adds its address to `urls`, or nothing."""
+    if config.http.port == NO_PORT:
+        return nullcontext
+    check_http_extra("--http-port")
+    # Not where there is no gateway, and not while the broker serves: it takes a while to load.
+    from ..gateway.server import GatewayServer  # noqa: PLC0415
+
+    @asynccontextmanager
+    async def gateway(broker: Broker) -> AsyncIterator[None]:
+        async with GatewayServer(_reached_at(config, broker), settings=config.http) as server:
+            urls.append(server.url)
+            yield
+
+    return gateway
+
+
+def _reached_at(config: ServeConfig, broker: Broker) -> str:
+    """The address by which this process reaches its own broker."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"[{host}]:{broker.port}" if ":" in host else f"{host}:{broker.port}"
 
 
 def _told(error: SeglogError, config: BrokerConfig) -> str | None:

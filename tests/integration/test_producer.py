@@ -234,3 +234,16 @@ async def test_a_topic_made_anew_is_written_from_its_start(broker):
         # The new log does not know this producer: it goes on in a new epoch.
         assert (await producer.send_and_wait("t", b"new")).offset == 0
         assert (await producer.send_and_wait("t", b"newer")).offset == 1
+
+
+async def test_partitions_that_were_added_can_be_sent_to_once_they_are_asked_for(tmp_path):
+    async with embedded(tmp_path) as broker, Admin(broker.bootstrap) as admin:
+        await admin.create_topic("t", partitions=1)
+        async with Producer(broker.bootstrap) as producer:
+            assert await producer.partitions_for("t") == 1
+            await admin.alter_topic("t", partitions=3)
+
+            assert await producer.partitions_for("t", fresh=True) == 3
+            metadata = await producer.send_and_wait("t", b"x", partition=2)
+
+    assert (metadata.partition, metadata.offset) == (2, 0)

@@ -6,6 +6,7 @@
     server.groups    protocol; no asyncio, no I/O, no clock
     client           protocol
     spark_connector  client, protocol
+    seglog.gateway   client, protocol
     scripts          client, protocol, spark_connector, server.storage
 
 An import counts wherever it stands: in a function, under TYPE_CHECKING, relative, or by name
@@ -57,6 +58,9 @@ RULES = {
     "scripts.bench_metrics": Rule(
         ("client", "protocol", "server.storage", "server.metrics", "seglog")
     ),
+    # It goes through the client library for everything: as a process of its own it has no broker
+    # to call.
+    "seglog.gateway": Rule(("client", "protocol")),
     # The front door: it gathers the public names of all parts.
     "seglog": Rule(("client", "protocol", "server")),
 }
@@ -116,6 +120,7 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
                 allowed = any(within(inner, other) for other in own)
             else:  # the public names, which load every part; the version is a plain string
                 allowed = "seglog" in own or (inner == "__version__" and part != "protocol")
+                allowed = allowed or within(target, part)  # a part that lives in the front door
             if not allowed:
                 found.append(where)
     return found
@@ -125,6 +130,7 @@ def source_files() -> list[tuple[Path, str, bool]]:
     """(file, dotted module name, whether it is a package) of all that the rules cover."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     paths.append(ROOT / "seglog" / "__init__.py")
+    paths += sorted((ROOT / "seglog" / "gateway").glob("*.py"))
     files = []
     for path in paths:
         names = list(path.relative_to(ROOT).with_suffix("").parts)
@@ -145,7 +151,7 @@ def test_every_part_imports_only_in_the_allowed_direction():
 def test_the_check_reads_every_part():
     modules = {module for _, module, _ in source_files()}
     assert {"protocol", "server", "server.storage", "client", "spark_connector"} <= modules
-    assert {"scripts.constraints", "seglog"} <= modules
+    assert {"scripts.constraints", "seglog", "seglog.gateway", "seglog.gateway.app"} <= modules
 
 
 @pytest.mark.parametrize(
@@ -177,6 +183,9 @@ def test_the_check_reads_every_part():
         ("spark_connector.source", "from seglog.server import app"),
         ("scripts.bench", "from seglog.server import app"),
         ("seglog", "from seglog.spark_connector import source"),
+        ("seglog.gateway.app", "from seglog.server import app"),
+        ("seglog.gateway.app", "from ..server.app import Broker"),
+        ("seglog.gateway.app", "from .. import Producer"),
     ],
 )
 def test_a_wrong_import_is_found(module, source):
@@ -202,6 +211,8 @@ def test_relative_imports_of_a_package_start_at_the_package_itself():
         ("client.embedded", "from seglog.server import app\nfrom seglog.client import admin"),
         ("client.pytest_plugin", "from seglog.server import app\nfrom . import embedded"),
         ("spark_connector.source", "from seglog.client import blocking"),
+        ("seglog.gateway.app", "from ..client.admin import Admin\nfrom .. import __version__"),
+        ("seglog.gateway.app", "from . import routes_topics\nfrom .backend import Backend"),
         ("scripts.bench", "import seglog\nfrom seglog import Producer"),
         ("scripts.dump", "from seglog.server.storage import segment"),
     ],
