@@ -143,10 +143,15 @@ def _gateway_of(
     check_http_extra("--http-port")
     # Not where there is no gateway, and not while the broker serves: it takes a while to load.
     from ..gateway.server import GatewayServer  # noqa: PLC0415
+    from ..prometheus import exposition  # noqa: PLC0415
 
     @asynccontextmanager
     async def gateway(broker: Broker) -> AsyncIterator[None]:
-        async with GatewayServer(_reached_at(config, broker), settings=config.http) as server:
+        async with GatewayServer(
+            _reached_at(config, broker),
+            settings=config.http,
+            metrics=lambda: exposition(broker),
+        ) as server:
             urls.append(server.url)
             yield
 

@@ -19,6 +19,7 @@ import pytest
 from seglog import SyncAdmin, SyncProducer
 
 from tests.brokers import BrokerMemory
+from tests.metrics import Scrape
 
 ROOT = Path(__file__).resolve().parents[2]
 SEGLOG = [sys.executable, "-m", "seglog"]
@@ -109,6 +110,24 @@ def test_serve_with_an_http_port_is_both_and_ready_when_it_says_so(run):
     assert both.bootstrap.startswith("127.0.0.1:")
     assert both.url.startswith("http://127.0.0.1:")
     append_one(both.url)
+
+
+def test_metrics_of_a_served_broker_are_the_brokers_and_the_gateways(run):
+    both = run("serve", "--data", "d", "--port", "0", "--http-port", "0")
+    append_one(both.url)
+
+    with httpx.Client(base_url=both.url, timeout=TIMEOUT_S) as http:
+        records = [{"value": "xyz"}] * 41
+        http.post("/v1/topics/t/records", json={"records": records}).raise_for_status()
+        assert len(http.get("/v1/topics/t/partitions/0/records").json()["records"]) == 42
+        answer = http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    scrape = Scrape(answer.text)
+    assert scrape.value("seglog_topic_records_in_total", topic="t") == 42
+    assert scrape.value("seglog_log_durable_end_offset", topic="t", partition=0) == 42
+    posted = {"route": "/v1/topics/{topic}/records", "method": "POST", "status": 200}
+    assert scrape.value("seglog_http_requests_total", **posted) == 2
+    assert scrape["process_cpu_seconds_total"] > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
