@@ -112,3 +112,28 @@ def test_rows_outlive_the_columns_and_the_batch():
 def test_nothing_loads_pyarrow_until_arrow_is_asked_for():
     code = "import sys, seglog.protocol.batch; sys.exit('pyarrow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("gap", [0, 7], ids=["next to each other", "with a gap between"])
+def test_several_batches_joined_are_the_rows_of_each(gap):
+    from seglog.protocol.arrow import join_record_batch
+
+    parts, base = [], 1_000
+    for case in [*CASES.values(), *CASES.values()]:
+        parts.append(decoded(*case, base_offset=base))
+        base = parts[-1].next_offset + gap
+    parts.append(compacted(base))
+    for some in (parts, parts[:1], parts[3:5]):
+        joined = join_record_batch(
+            [(part.header, part.raw) for part in some], "orders", 3, include_headers=True
+        )
+        joined.validate(full=True)
+        apart = [part.to_arrow(include_headers=True) for part in some]
+        assert joined.equals(pa.concat_batches(apart))
+    plain = join_record_batch([(part.header, part.raw) for part in parts], "orders", 3)
+    assert plain.equals(pa.concat_batches([part.to_arrow() for part in parts]))
+
+
+def compacted(base_offset):
+    whole = decoded([b"a", b"b", b"c"], [b"k", b"l", b"m"], base_offset=base_offset)
+    return decode_batch(bytes(encode_compacted(whole, [0, 2])), topic="orders", partition=3)
