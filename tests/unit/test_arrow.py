@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seglog.protocol.batch import decode_batch, encode_batch, encode_compacted
 from seglog.protocol.constants import CODECS
 from seglog.protocol.header import pack_prefix
+from seglog.protocol.records import Columns
 
 pa = pytest.importorskip("pyarrow")
 
@@ -118,9 +120,11 @@ def test_nothing_loads_pyarrow_until_arrow_is_asked_for():
 def test_several_batches_joined_are_the_rows_of_each(gap):
     from seglog.protocol.arrow import join_record_batch
 
-    parts, base = [], 1_000
-    for case in [*CASES.values(), *CASES.values()]:
-        parts.append(decoded(*case, base_offset=base))
+    parts: list[Columns] = []
+    base = 1_000
+    cases: list[Any] = [*CASES.values(), *CASES.values()]
+    for case in cases:
+        parts.append(decoded_at(base, *case))
         base = parts[-1].next_offset + gap
     parts.append(compacted(base))
     for some in (parts, parts[:1], parts[3:5]):
@@ -132,6 +136,10 @@ def test_several_batches_joined_are_the_rows_of_each(gap):
         assert joined.equals(pa.concat_batches(apart))
     plain = join_record_batch([(part.header, part.raw) for part in parts], "orders", 3)
     assert plain.equals(pa.concat_batches([part.to_arrow() for part in parts]))
+
+
+def decoded_at(base_offset, values, keys=None, timestamps=NOW_US, headers=None):
+    return decoded(values, keys, timestamps, headers, base_offset)
 
 
 def compacted(base_offset):
