@@ -266,6 +266,9 @@ def test_a_topic_that_was_made_anew_is_told_or_read_from_its_start(filled, admin
     admin.delete_topic("t")
     with pytest.raises(DataLost, match="there is no such partition any more"):
         next_offset(reader, begun)
+    was_there = {"t": {"0": 0, "1": 0}}
+    with pytest.raises(DataLost, match=r"t/0: offsets 0 to 19 are lost: no topic"):  # in a task
+        rows(reader, reader.partitions(was_there, begun | {"@from": was_there}))
     admin.create_topic("t", 2)
     with SyncProducer(reader._options._given["seglog.bootstrap.servers"]) as again:
         again.send_batch("t", [b"v"] * 3, partition=0).result()
@@ -274,6 +277,8 @@ def test_a_topic_that_was_made_anew_is_told_or_read_from_its_start(filled, admin
     lenient = make.stream(startingOffsets="latest", failOnDataLoss="false")
     end = next_offset(lenient, begun)
     assert rows(lenient, lenient.partitions(begun, end)) == places(0, 0, 3)
+    admin.delete_topic("t")
+    assert rows(lenient, lenient.partitions(was_there, end)) == []
 
 
 # --- the group ---
