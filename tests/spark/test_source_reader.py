@@ -16,6 +16,7 @@ from seglog import SyncAdmin, SyncConsumer, SyncProducer, TopicPartition, errors
 from seglog.spark_connector import batch_reader
 from seglog.spark_connector.batch_reader import SeglogFilteringReader
 from seglog.spark_connector.bookmark import GroupUnavailable
+from seglog.spark_connector.connections import link
 from seglog.spark_connector.data_loss import DataLost
 from seglog.spark_connector.options import InvalidOption
 from seglog.spark_connector.read_options import read_options
@@ -188,6 +189,17 @@ def test_filters_leave_out_what_they_can_and_never_too_much(filled, make, seglog
     assert read(ds.LessThan(("timestamp",), late)) == places(0, 0, 20) + places(1, 0, 20)
     assert read(ds.GreaterThan(("timestamp",), NOON.replace(year=2027))) == []
     assert type(make.source(subscribe="t").reader(None)) is batch_reader.SeglogReader
+
+
+def test_the_tasks_of_a_worker_share_one_connection(filled, make, seglog_broker):
+    given = {"seglog.bootstrap.servers": seglog_broker.bootstrap, "subscribe": "t"}
+    first, second = (link(read_options(given, is_streaming=False)) for _ in range(2))
+    assert second.cluster is first.cluster
+    connection = first.thread.call(first.cluster.any_connection())
+    batch_rows(make.source(subscribe="t", minPartitions=6))
+    assert first.thread.call(first.cluster.any_connection()) is connection
+    connection.abort()  # as after a long idle time
+    assert len(batch_rows(make.source(subscribe="t"))) == 40
 
 
 # --- a stream ---
