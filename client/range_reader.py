@@ -19,7 +19,14 @@ from typing import Any, Final, NamedTuple
 
 from ..protocol import api
 from ..protocol.constants import MAX_FETCH_BYTES, MIB, UNKNOWN_EPOCH
-from ..protocol.errors import DamagedLog, LogTruncated, OffsetOutOfRange, SeglogError
+from ..protocol.errors import (
+    DamagedLog,
+    LogTruncated,
+    OffsetOutOfRange,
+    SeglogError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from ..protocol.header import Hop, hop
 from ..protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from .cluster import Cluster
@@ -28,6 +35,8 @@ from .metadata import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+#: What a fetch meets where records are gone for good.
+_LOST: Final = (OffsetOutOfRange, DamagedLog, LogTruncated, UnknownTopic, UnknownPartition)
 #: Chunks that are there before the caller asks. With the one in his hands and the one on its way
 #: this bounds the memory of a range: four times `fetch_bytes`.
 MAX_WAITING_CHUNKS: Final = 2
@@ -130,7 +139,7 @@ class _Ahead:
             found: Chunk | Gap
             try:
                 result = await self._reader.fetch(self._name, offset, epoch)
-            except (OffsetOutOfRange, DamagedLog, LogTruncated) as error:
+            except _LOST as error:
                 found = self._gap(offset, error)
                 offset, epoch = found.end_offset, UNKNOWN_EPOCH
             else:

@@ -11,6 +11,7 @@ data is used where it lies. numpy is not needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
 _ONE_INT64: Final = pa.scalar(1, pa.int64())
 _ZERO_INT32: Final = pa.scalar(0, pa.int32())
 _ZERO_BYTES: Final = bytes(4)
+_NULL_LENGTH: Final = (-1).to_bytes(4, "little", signed=True)
 
 
 def to_record_batch(
@@ -51,14 +53,50 @@ def to_record_batch(
     include_headers: bool = False,
 ) -> pa.RecordBatch:
     """All records of a batch; keys and values stay where they are, in the batch's own bytes."""
-    count = header.record_count
+    places = (_offsets(header, raw), _timestamps(header, raw))
+    return _assemble(raw, places, header.record_count, topic, partition, include_headers)
+
+
+def join_record_batch(
+    parts: Sequence[tuple[BatchHeader, RawColumns]],
+    topic: str,
+    partition: int,
+    *,
+    include_headers: bool = False,
+) -> pa.RecordBatch:
+    """All records of several batches of one partition, in order: what there is to pay for a batch
+    is paid once for all of them. Their cells are copied, and must be below 2 GiB together.
+    """
+    if len(parts) == 1:
+        return to_record_batch(*parts[0], topic, partition, include_headers=include_headers)
+    counts = [header.record_count for header, _ in parts]
+    raw = RawColumns(
+        None,
+        _joined([raw.keys for _, raw in parts], counts),
+        _joined([raw.values for _, raw in parts], counts),
+        _joined([raw.headers for _, raw in parts], counts) if include_headers else None,
+        None,
+    )
+    places = (_joined_offsets(parts, sum(counts)), _joined_timestamps(parts, sum(counts)))
+    return _assemble(raw, places, sum(counts), topic, partition, include_headers)
+
+
+def _assemble(
+    raw: RawColumns,
+    places: tuple[pa.Array, pa.Array],
+    count: int,
+    topic: str,
+    partition: int,
+    include_headers: bool,
+) -> pa.RecordBatch:
+    offsets, timestamps = places
     columns = [
         _binary(raw.keys, count),
         _binary(raw.values, count),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
-        _offsets(header, raw),
-        _timestamps(header, raw),
+        offsets,
+        timestamps,
         pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), count),
     ]
     if not include_headers:
@@ -84,10 +122,47 @@ def _binary(column: BinaryColumn | None, count: int) -> pa.Array:
     )
 
 
+def _joined(columns: Sequence[BinaryColumn | None], counts: Sequence[int]) -> BinaryColumn | None:
+    """One column of several; a batch whose cells are all null has none."""
+    present = [column for column in columns if column is not None]
+    if not present:
+        return None
+    lengths = [
+        _NULL_LENGTH * count if column is None else column.lengths
+        for column, count in zip(columns, counts, strict=True)
+    ]
+    has_nulls = len(present) < len(columns) or any(column.has_nulls for column in present)
+    data = b"".join([column.data for column in present])
+    return BinaryColumn(memoryview(b"".join(lengths)), memoryview(data), has_nulls)
+
+
+def _joined_offsets(parts: Sequence[tuple[BatchHeader, RawColumns]], count: int) -> pa.Array:
+    offset = parts[0][0].base_offset
+    for header, raw in parts:
+        if header.base_offset != offset or raw.deltas is not None:  # compacted
+            return pa.concat_arrays([_offsets(*part) for part in parts])
+        offset = header.next_offset
+    return _rising(parts[0][0].base_offset, count)
+
+
+def _joined_timestamps(parts: Sequence[tuple[BatchHeader, RawColumns]], count: int) -> pa.Array:
+    times = [
+        header.first_timestamp_us.to_bytes(8, "little", signed=True) * header.record_count
+        if raw.timestamps is None
+        else raw.timestamps
+        for header, raw in parts
+    ]
+    return _numbers(pa.timestamp("us", tz="UTC"), b"".join(times), count)
+
+
+def _rising(first: int, count: int) -> pa.Array:
+    ones = pa.repeat(_ONE_INT64, count)
+    return pc.cumulative_sum(ones, start=pa.scalar(first - 1, pa.int64()))
+
+
 def _offsets(header: BatchHeader, raw: RawColumns) -> pa.Array:
     if raw.deltas is None:
-        ones = pa.repeat(_ONE_INT64, header.record_count)
-        return pc.cumulative_sum(ones, start=pa.scalar(header.base_offset - 1, pa.int64()))
+        return _rising(header.base_offset, header.record_count)
     deltas = pa.array(raw.deltas, pa.int64())
     return pc.add(deltas, pa.scalar(header.base_offset, pa.int64()))
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from scripts.checks import Check
 from scripts.pipeline import count_clicks
 from scripts.quickstart_broker import BrokerProcess
-from seglog import SyncAdmin, SyncConsumer, SyncProducer
+from seglog import SyncAdmin, SyncConsumer, SyncProducer, errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +126,7 @@ def _watch(
     """Show the query at work until every count is there and nothing waits; the lag then."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
-            lag = admin.describe_group("click-counter").lag.records if clicks.sent else 0
+            lag = _lag(admin)
             out = admin.list_offsets("clicks-per-page")[0].offset
             seconds = time.perf_counter() - started
             live.update(_progress(clicks.sent, out, lag, seconds))
@@ -138,6 +138,14 @@ def _watch(
             if seconds > GIVE_UP_S:
                 raise SystemExit(f"the counts did not come in {GIVE_UP_S} s: {out} of {COUNTS}")
             time.sleep(0.25)
+
+
+def _lag(admin: SyncAdmin) -> int:
+    """How far the query is behind: all of it, until it has begun."""
+    try:
+        return admin.describe_group("click-counter").lag.records
+    except errors.UnknownGroup:
+        return sum(found.offset for found in admin.list_offsets("clicks").values())
 
 
 def _progress(sent: int, out: int, lag: int, seconds: float) -> Table:

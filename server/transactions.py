@@ -26,8 +26,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
@@ -49,6 +49,7 @@ from .group_commit import Outcome
 from .internal_topic import InternalTopic
 from .staging import StagedBatch, Staging
 from .storage.config import LogConfig, config_values
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .app import Broker
@@ -82,36 +83,13 @@ class Transaction(NamedTuple):
     is_last: bool = False  # no step follows: it need not be remembered for long
 
 
-class _Turns:
-    """A lock for each name, there only while someone holds it or waits for it."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._users: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def of(self, name: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        self._users[name] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._users[name] -= 1
-            if not self._users[name]:
-                del self._users[name], self._locks[name]
-
-    def is_taken(self, name: str) -> bool:
-        return name in self._locks
-
-
 class Transactions:
     """Belongs to the loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table: dict[str, Transaction] = {}
-        self._turns = _Turns()
+        self._turns = Turns()
         self._publishing = asyncio.Semaphore(MAX_PUBLISHING)
         self._beside: asyncio.Task[None] | None = None
         self._commits: set[asyncio.Task[bool]] = set()

@@ -12,9 +12,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from ..protocol.arrow import join_record_batch
 from ..protocol.batch import decode_batch
+from ..protocol.columns import RawColumns
 from ..protocol.constants import MIB
-from ..protocol.header import split_batches
+from ..protocol.header import BatchHeader, split_batches
+from ..protocol.records import Columns
 from .offsets import Span
 
 #: Rows of a RecordBatch: no fewer, as long as there are more; and never more.
@@ -46,32 +49,47 @@ def record_batches(
 
     Batches in which every record is older than `not_before_us` are passed over.
     """
-    parts: list[pa.RecordBatch] = []
-    rows = size = 0
+    gathered = _Gathered(span, include_headers)
     for chunk in chunks:
         for batch in split_batches(chunk):
             columns = decode_batch(batch, topic=span.name.topic, partition=span.name.partition)
             if not_before_us is not None and columns.header.max_timestamp_us < not_before_us:
                 continue
-            is_whole = (
-                columns.base_offset >= span.first_offset and columns.next_offset <= span.end_offset
+            if columns.base_offset < span.first_offset or columns.next_offset > span.end_offset:
+                yield from gathered.take()
+                part = columns.between(span.first_offset, span.end_offset)
+                yield from _cut(part.to_arrow(include_headers=include_headers))
+            elif gathered.add(columns):
+                yield from gathered.take()
+    yield from gathered.take()
+
+
+class _Gathered:
+    """Whole batches that become one RecordBatch."""
+
+    def __init__(self, span: Span, include_headers: bool) -> None:
+        self._span = span
+        self._include_headers = include_headers
+        self._parts: list[tuple[BatchHeader, RawColumns]] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, columns: Columns) -> bool:
+        """Whether it is enough."""
+        self._parts.append((columns.header, columns.raw))
+        self._rows += columns.header.record_count
+        self._bytes += columns.header.uncompressed_length
+        return self._rows >= MIN_ROWS or self._bytes >= ENOUGH_BYTES
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        parts, self._parts = self._parts, []
+        self._rows = self._bytes = 0
+        if parts:
+            yield from _cut(
+                join_record_batch(parts, *self._span.name, include_headers=self._include_headers)
             )
-            if not is_whole:
-                columns = columns.between(span.first_offset, span.end_offset)
-            if not len(columns):
-                continue
-            part = columns.to_arrow(include_headers=include_headers)
-            parts.append(part)
-            rows += part.num_rows
-            size += len(batch)
-            if rows >= MIN_ROWS or size >= ENOUGH_BYTES:
-                yield from _cut(parts)
-                parts, rows, size = [], 0, 0
-    if parts:
-        yield from _cut(parts)
 
 
-def _cut(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    whole = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+def _cut(whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, whole.num_rows, MAX_ROWS):
         yield whole.slice(start, MAX_ROWS)

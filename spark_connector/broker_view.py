@@ -7,6 +7,7 @@ query whose source fails.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -87,6 +88,8 @@ class BrokerView:
         """Return once something is behind one of the positions, or after `max_wait_ms`."""
         if positions:
             self.link.ask(lambda cluster: wait_for_data(cluster, positions, max_wait_ms))
+        else:  # no topic matches yet: nobody could tell
+            time.sleep(max_wait_ms / 1000)
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
         """The first record with this time or a later one; -1 where there is none."""

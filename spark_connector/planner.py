@@ -102,7 +102,7 @@ class Planner:
         if self._target is not None:
             # What is not in the target came later; what is past it stays where it is.
             known = {name: at for name, at in known.items() if self._is_aimed_at(name, start)}
-            begins = {name: at for name, at in begins.items() if name in known}
+        begins = {name: at for name, at in begins.items() if name in known}
         reach = {name: max(at, self._reach(name, ends)) for name, at in known.items()}
         positions = self._limited(known, reach, limit)
         if not begins and positions == start.positions:

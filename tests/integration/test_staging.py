@@ -365,3 +365,35 @@ async def test_the_settings_of_internal_topics_are_their_own(tmp_path):
         assert len(await client.values("out")) == 100
         for topic in (STAGED_TOPIC, TRANSACTIONS_TOPIC):
             assert broker.topics.partition(topic, 0).log.config.max_batch_bytes == 16 * MIB
+
+
+@pytest.mark.parametrize("seen_before_the_kill", [1, 20, 50])
+async def test_a_step_of_many_windows_is_published_once_around_a_kill(
+    tmp_path, seen_before_the_kill
+):
+    """Several batches for each partition, more than are in memory together: killed in between."""
+    partitions, count = range(3), 60
+    async with broker_process(tmp_path) as broker:
+        client = await RawClient.open(broker.port)
+        await client.create("out", len(partitions))
+        positions = [
+            await stage(client, 0, b"%d" % number, bytes(300 * KIB), partition=number % 3)
+            for number in range(count)
+        ]
+        client.send(api.COMMIT_STAGED, messages.CommitStagedRequest(NAME, 0, positions))
+        await client.writer.drain()
+        async with await RawClient.open(broker.port) as reader:
+            seen = 0
+            while seen < seen_before_the_kill:
+                results = [await reader.fetch("out", n, max_bytes=1) for n in partitions]
+                seen = sum(result.durable_end for result in results) // 2
+        broker.process.kill()
+        await broker.process.wait()
+        client.close()
+    async with running_broker(tmp_path) as next_, await RawClient.open(next_.port) as client:
+        assert (await commit(client, 0, *positions)).last_step == 0
+        for partition in partitions:
+            values = await client.values("out", partition)
+            assert values[::2] == [b"%d" % number for number in range(partition, count, 3)]
+            assert len(values) == 2 * count // 3
+        assert next_.transactions.staging.count == 0

@@ -12,6 +12,8 @@ from seglog.client.partitioner import crc32
 from tests.sink_checks import forget_batches, keys, once, records, sink
 from tests.spark_session import PATIENCE_S, source
 
+pytestmark = pytest.mark.timeout(600)  # it only bounds a hang
+
 HEADERS = "array<struct<key: string, value: binary>>"
 MEGABYTE = 1_000_000
 

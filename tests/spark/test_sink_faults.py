@@ -20,6 +20,8 @@ from tests.spark_session import PATIENCE_S, eventually, source
 
 pa = pytest.importorskip("pyarrow")
 
+pytestmark = pytest.mark.timeout(600)  # it only bounds a hang
+
 
 @pytest.fixture
 def admin(broker):

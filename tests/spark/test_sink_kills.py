@@ -15,7 +15,7 @@ from tests.sink_checks import keys, once, sink
 from tests.sink_program import ROWS_PER_BATCH
 from tests.spark_session import ROOT, source
 
-pytestmark = pytest.mark.timeout(600)  # a Spark of its own each time
+pytestmark = pytest.mark.timeout(600)  # a Spark of its own each time: it only bounds a hang
 
 PATIENCE_S = 250
 ROWS = 5 * ROWS_PER_BATCH

@@ -16,6 +16,7 @@ from seglog import SyncAdmin, SyncConsumer, SyncProducer, TopicPartition, errors
 from seglog.spark_connector import batch_reader
 from seglog.spark_connector.batch_reader import SeglogFilteringReader
 from seglog.spark_connector.bookmark import GroupUnavailable
+from seglog.spark_connector.connections import link
 from seglog.spark_connector.data_loss import DataLost
 from seglog.spark_connector.options import InvalidOption
 from seglog.spark_connector.read_options import read_options
@@ -190,6 +191,17 @@ def test_filters_leave_out_what_they_can_and_never_too_much(filled, make, seglog
     assert type(make.source(subscribe="t").reader(None)) is batch_reader.SeglogReader
 
 
+def test_the_tasks_of_a_worker_share_one_connection(filled, make, seglog_broker):
+    given = {"seglog.bootstrap.servers": seglog_broker.bootstrap, "subscribe": "t"}
+    first, second = (link(read_options(given, is_streaming=False)) for _ in range(2))
+    assert second.cluster is first.cluster
+    connection = first.thread.call(first.cluster.any_connection())
+    batch_rows(make.source(subscribe="t", minPartitions=6))
+    assert first.thread.call(first.cluster.any_connection()) is connection
+    connection.abort()  # as after a long idle time
+    assert len(batch_rows(make.source(subscribe="t"))) == 40
+
+
 # --- a stream ---
 
 
@@ -266,6 +278,9 @@ def test_a_topic_that_was_made_anew_is_told_or_read_from_its_start(filled, admin
     admin.delete_topic("t")
     with pytest.raises(DataLost, match="there is no such partition any more"):
         next_offset(reader, begun)
+    was_there = {"t": {"0": 0, "1": 0}}
+    with pytest.raises(DataLost, match=r"t/0: offsets 0 to 19 are lost: no topic"):  # in a task
+        rows(reader, reader.partitions(was_there, begun | {"@from": was_there}))
     admin.create_topic("t", 2)
     with SyncProducer(reader._options._given["seglog.bootstrap.servers"]) as again:
         again.send_batch("t", [b"v"] * 3, partition=0).result()
@@ -274,6 +289,8 @@ def test_a_topic_that_was_made_anew_is_told_or_read_from_its_start(filled, admin
     lenient = make.stream(startingOffsets="latest", failOnDataLoss="false")
     end = next_offset(lenient, begun)
     assert rows(lenient, lenient.partitions(begun, end)) == places(0, 0, 3)
+    admin.delete_topic("t")
+    assert rows(lenient, lenient.partitions(was_there, end)) == []
 
 
 # --- the group ---

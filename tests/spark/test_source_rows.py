@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from seglog import Lag, errors
 from seglog.spark_connector import register
@@ -53,21 +53,26 @@ def test_cells_times_and_headers_come_as_they_were_sent_in_any_time_zone(
 def test_filters_are_pushed_down_where_spark_is_told_to(spark, broker, admin, producer):
     admin.create_topic("t", 3)
     for partition in range(3):
-        producer.send_batch("t", [b"v"] * 100, partition=partition).result()
-    wanted = "partition = 1 and offset >= 90"
+        at = NOON + timedelta(hours=partition)
+        producer.send_batch("t", [b"v"] * 100, partition=partition, timestamps=at).result()
 
-    def tasks_and_rows() -> tuple[int, int]:
+    def tasks_and_rows(wanted: str) -> tuple[int, int]:
         frame = source(spark.read, broker.bootstrap).where(wanted)
         return frame.rdd.getNumPartitions(), frame.count()
 
-    assert tasks_and_rows() == (3, 10)
+    by_offset = "partition = 1 and offset >= 90"
+    by_time = "timestamp > timestamp'2026-01-01 13:30:00Z'"
+    assert tasks_and_rows(by_offset) == (3, 10)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        assert tasks_and_rows() == (1, 10)
+        assert tasks_and_rows(by_offset) == (1, 10)
+        assert tasks_and_rows(by_time) == (1, 100)
         # And without any filter, the same reader reads everything.
         assert source(spark.read, broker.bootstrap).count() == 300
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def test_the_broker_sees_the_lag_of_a_query_fall_to_zero(spark, broker, admin, producer, tmp_path):

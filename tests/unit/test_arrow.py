@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seglog.protocol.batch import decode_batch, encode_batch, encode_compacted
 from seglog.protocol.constants import CODECS
 from seglog.protocol.header import pack_prefix
+from seglog.protocol.records import Columns
 
 pa = pytest.importorskip("pyarrow")
 
@@ -112,3 +114,34 @@ def test_rows_outlive_the_columns_and_the_batch():
 def test_nothing_loads_pyarrow_until_arrow_is_asked_for():
     code = "import sys, seglog.protocol.batch; sys.exit('pyarrow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("gap", [0, 7], ids=["next to each other", "with a gap between"])
+def test_several_batches_joined_are_the_rows_of_each(gap):
+    from seglog.protocol.arrow import join_record_batch
+
+    parts: list[Columns] = []
+    base = 1_000
+    cases: list[Any] = [*CASES.values(), *CASES.values()]
+    for case in cases:
+        parts.append(decoded_at(base, *case))
+        base = parts[-1].next_offset + gap
+    parts.append(compacted(base))
+    for some in (parts, parts[:1], parts[3:5]):
+        joined = join_record_batch(
+            [(part.header, part.raw) for part in some], "orders", 3, include_headers=True
+        )
+        joined.validate(full=True)
+        apart = [part.to_arrow(include_headers=True) for part in some]
+        assert joined.equals(pa.concat_batches(apart))
+    plain = join_record_batch([(part.header, part.raw) for part in parts], "orders", 3)
+    assert plain.equals(pa.concat_batches([part.to_arrow() for part in parts]))
+
+
+def decoded_at(base_offset, values, keys=None, timestamps=NOW_US, headers=None):
+    return decoded(values, keys, timestamps, headers, base_offset)
+
+
+def compacted(base_offset):
+    whole = decoded([b"a", b"b", b"c"], [b"k", b"l", b"m"], base_offset=base_offset)
+    return decode_batch(bytes(encode_compacted(whole, [0, 2])), topic="orders", partition=3)
