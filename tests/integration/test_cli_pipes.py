@@ -3,12 +3,14 @@
 import fcntl
 import json
 import os
+import queue
 import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 
@@ -79,6 +81,39 @@ def wait_until_full(pipe: int) -> None:
 def held_bytes(pipe: int) -> int:
     held: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
     return held
+
+
+def test_members_that_come_and_go_cleanly_write_every_record_once(tools):
+    name = tools.topic("shared", partitions=4)
+    shared = ["consume", name, "--group", name, "--from", "earliest", "--format", "%v"]
+    lines: queue.Queue[bytes] = queue.Queue()
+
+    def pass_on(process: "subprocess.Popen[bytes]") -> threading.Thread:
+        assert process.stdout is not None
+        thread = threading.Thread(target=lambda: [*map(lines.put, process.stdout or ())])
+        thread.start()
+        return thread
+
+    def write(first: int) -> list[bytes]:
+        values = [b"%d" % number for number in range(first, first + 400)]
+        tools.write(name, *values, keys=values)
+        return [lines.get(timeout=TIMEOUT_S).strip() for _ in values]
+
+    with tools.start(*shared) as one, tools.start(*shared) as two:
+        readers = [pass_on(one), pass_on(two)]
+        found = write(0)
+        one.send_signal(signal.SIGTERM)
+        found += write(400)
+        assert one.wait(TIMEOUT_S) == 143
+        found += write(800)
+        two.send_signal(signal.SIGINT)
+        assert two.wait(TIMEOUT_S) == 130
+        for reader in readers:
+            reader.join(TIMEOUT_S)
+
+    assert lines.empty()
+    assert sorted(map(int, found)) == list(range(1200))
+    assert tools(*shared, "--exit-at-end").out == ""
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
