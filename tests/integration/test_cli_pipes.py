@@ -54,6 +54,18 @@ def test_a_signal_ends_a_group_member_with_what_was_written_committed(tools, num
         assert not admin.describe_group(name).members  # it left: nobody waits for its session
 
 
+def wait_for_members(tools: Tools, group: str, count: int) -> None:
+    """Until so many are there, and every partition is theirs."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with SyncAdmin(tools.bootstrap) as admin:
+        while True:
+            listed = {each.group: each for each in admin.list_groups()}
+            found = listed.get(group)
+            if found is not None and (found.members, found.state) == (count, "stable"):
+                return
+            assert time.monotonic() < deadline, found
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there a pipe tells its size")
 def test_what_nobody_read_is_not_committed_when_it_is_told_to_end(tools):
     count = 5000
@@ -101,6 +113,7 @@ def test_members_that_come_and_go_cleanly_write_every_record_once(tools):
 
     with tools.start(*shared) as one, tools.start(*shared) as two:
         readers = [pass_on(one), pass_on(two)]
+        wait_for_members(tools, name, 2)
         found = write(0)
         one.send_signal(signal.SIGTERM)
         found += write(400)
