@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple, Self
 
 from seglog import SyncAdmin, SyncConsumer, SyncProducer
@@ -31,6 +32,20 @@ def environment(bootstrap: str) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**ours, "COLUMNS": "100", "PATH": path, "SEGLOG_BOOTSTRAP": bootstrap}
+
+
+class Started(subprocess.Popen[bytes]):
+    """A command that runs beside the test; a test that fails ends it."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
 
 
 class Tools:
@@ -56,8 +71,8 @@ class Tools:
         )  # fmt: skip
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+    def start(self, *arguments: str) -> "Started":
+        return Started(
             [*SEGLOG, *arguments], env=self.environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -3,12 +3,14 @@
 import fcntl
 import json
 import os
+import queue
 import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 
@@ -52,6 +54,18 @@ def test_a_signal_ends_a_group_member_with_what_was_written_committed(tools, num
         assert not admin.describe_group(name).members  # it left: nobody waits for its session
 
 
+def wait_for_members(tools: Tools, group: str, count: int) -> None:
+    """Until so many are there, and every partition is theirs."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with SyncAdmin(tools.bootstrap) as admin:
+        while True:
+            listed = {each.group: each for each in admin.list_groups()}
+            found = listed.get(group)
+            if found is not None and (found.members, found.state) == (count, "stable"):
+                return
+            assert time.monotonic() < deadline, found
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there a pipe tells its size")
 def test_what_nobody_read_is_not_committed_when_it_is_told_to_end(tools):
     count = 5000
@@ -79,6 +93,40 @@ def wait_until_full(pipe: int) -> None:
 def held_bytes(pipe: int) -> int:
     held: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
     return held
+
+
+def test_members_that_come_and_go_cleanly_write_every_record_once(tools):
+    name = tools.topic("shared", partitions=4)
+    shared = ["consume", name, "--group", name, "--from", "earliest", "--format", "%v"]
+    lines: queue.Queue[bytes] = queue.Queue()
+
+    def pass_on(process: "subprocess.Popen[bytes]") -> threading.Thread:
+        assert process.stdout is not None
+        thread = threading.Thread(target=lambda: [*map(lines.put, process.stdout or ())])
+        thread.start()
+        return thread
+
+    def write(first: int) -> list[bytes]:
+        values = [b"%d" % number for number in range(first, first + 400)]
+        tools.write(name, *values, keys=values)
+        return [lines.get(timeout=TIMEOUT_S).strip() for _ in values]
+
+    with tools.start(*shared) as one, tools.start(*shared) as two:
+        readers = [pass_on(one), pass_on(two)]
+        wait_for_members(tools, name, 2)
+        found = write(0)
+        one.send_signal(signal.SIGTERM)
+        found += write(400)
+        assert one.wait(TIMEOUT_S) == 143
+        found += write(800)
+        two.send_signal(signal.SIGINT)
+        assert two.wait(TIMEOUT_S) == 130
+        for reader in readers:
+            reader.join(TIMEOUT_S)
+
+    assert lines.empty()
+    assert sorted(map(int, found)) == list(range(1200))
+    assert tools(*shared, "--exit-at-end").out == ""
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
