@@ -49,15 +49,15 @@ ONE = {"records": [{"value": "x"}]}
 
 async def test_a_gateway_starts_without_a_broker_and_serves_once_there_is_one(tmp_path):
     port = free_port()
-    server = gateway_for(port, broker_timeout_ms=500)
+    server = gateway_for(port)
     async with server, client_of(server.url) as http:
         assert (await http.get("/healthz")).status_code == 200
-        for answer in (
-            await http.get("/readyz"),
-            await http.get("/v1/topics"),
-            await http.post("/v1/topics/t/records", json=ONE),
-            await http.get("/v1/topics/t/partitions/0/records"),
-            await http.get("/v1/topics/t/events"),
+        for answer in await asyncio.gather(
+            http.get("/readyz"),
+            http.get("/v1/topics"),
+            http.post("/v1/topics/t/records", json=ONE),
+            http.get("/v1/topics/t/partitions/0/records"),
+            http.get("/v1/topics/t/events"),
         ):
             assert_problem(answer, 503, "NO_BROKER")
 
@@ -158,7 +158,7 @@ async def test_a_request_under_way_when_the_gateway_stops_is_answered(tmp_path):
 async def test_an_outcome_that_is_not_known_is_told_as_that(tmp_path):
     port = free_port()
     async with broker_at(port, tmp_path) as broker:
-        server = gateway_for(port, broker_timeout_ms=700)
+        server = gateway_for(port, broker_timeout_ms=2_500)
         async with server, client_of(server.url) as http:
             await http.post("/v1/topics", json={"name": "t"})
             await http.post("/v1/topics/t/records", json=ONE)

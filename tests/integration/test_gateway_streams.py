@@ -247,7 +247,7 @@ async def test_a_quiet_stream_shows_that_it_lives(tmp_path):
 
 
 async def test_a_stream_ends_after_its_time_and_goes_on_with_its_id(tmp_path):
-    async with running_gateway(tmp_path, max_stream_ms=100) as gateway:
+    async with running_gateway(tmp_path, max_stream_ms=300) as gateway:
         await fill(gateway, count=500)
         last_id = "0:0"
         seen: list[int] = []
