@@ -56,7 +56,7 @@ class Span(NamedTuple):
 
 
 class ShortOfRecords(Exception):
-    """Fewer records, or other ones, than were acknowledged."""
+    """Fewer records, or other ones, than were acknowledged, or than can be timed."""
 
 
 @cache
@@ -194,6 +194,8 @@ async def read(
             amount = await client.read_batches(topic, count, lambda values: None)
     if amount.records < count or amount.size_bytes != amount.records * size_bytes:
         raise ShortOfRecords(f"{amount} where {count} of {size_bytes} bytes were acknowledged")
+    if amount.records == amount.first_records:
+        raise ShortOfRecords(f"all {amount.records} came in one piece: too few to time")
     return Span(amount.records - amount.first_records, amount.started, amount.ended)
 
 
