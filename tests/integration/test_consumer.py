@@ -136,7 +136,7 @@ async def test_a_seek_does_not_wait_for_the_poll_at_the_end(broker, admin, produ
         "t", bootstrap=broker.bootstrap, start="earliest", max_wait_ms=poll_ms
     ) as consumer:
         for again in range(20):
-            values = []
+            values: list[bytes | None] = []
             while len(values) < 10:
                 values += [record.value for record in await consumer.getmany(10)]
             assert values == [b"%d" % number for number in range(10)], again
