@@ -81,6 +81,7 @@ def test_a_broker_that_is_killed_within_a_range_is_waited_for(reader, broker):
 
 def test_a_broker_that_stays_away_is_given_up_after_a_while(thread, cluster, broker):
     impatient = RangeReader(thread, cluster, patience_s=0.2)
+    assert list(impatient.read(NAME, 0, 1))
     broker.kill()
     with pytest.raises(errors.SeglogError) as failure:
         list(impatient.read(NAME, 0, COUNT))

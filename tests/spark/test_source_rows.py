@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from seglog import Lag, errors
 from seglog.spark_connector import register
 
@@ -75,7 +77,9 @@ def test_filters_are_pushed_down_where_spark_is_told_to(spark, broker, admin, pr
         spark.conf.unset("spark.sql.session.timeZone")
 
 
-def test_the_broker_sees_the_lag_of_a_query_fall_to_zero(spark, broker, admin, producer, tmp_path):
+def test_the_broker_sees_the_lag_of_a_query_fall_to_zero_and_refuses_a_second_one(
+    spark, broker, admin, producer, tmp_path
+):
     register(spark)  # a second time does no harm
     admin.create_topic("t", 2)
     producer.send_batch("t", [b"v"] * 500, partition=0).result()
@@ -111,6 +115,15 @@ def test_the_broker_sees_the_lag_of_a_query_fall_to_zero(spark, broker, admin, p
         progress = json.loads(query.lastProgress.json)["sources"][0]
         assert progress["latestOffset"] == {"t": {"0": 500, "1": 50}}
         assert progress["endOffset"]["t"] == {"0": 500, "1": 50}
+        same = source(
+            spark.readStream, broker.bootstrap, group__id="g", group__session__timeout="1s"
+        )
+        with pytest.raises(Exception, match="cannot be used: group g is in use by spark on"):
+            Batches().run(same, tmp_path / "second")
+        assert query.exception() is None
+        assert [member.session_timeout_ms for member in admin.describe_group("g").members] == [
+            15_000
+        ], "the first query has lost its group"
     finally:
         query.stop()
     assert lags[:3] == [500, 300, 100]
