@@ -1,5 +1,6 @@
 """Runs `seglog` as a person does: processes, pipes, a terminal."""
 
+import codecs
 import ctypes
 import fcntl
 import os
@@ -147,6 +148,7 @@ class OnTerminal:
         command = [sys.executable, "-c", program] if program else [*SEGLOG, *arguments]
         self.master, end = pty.openpty()
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.process = subprocess.Popen(
             command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
@@ -178,7 +180,7 @@ class OnTerminal:
             data = os.read(self.master, 65536)
         except OSError:  # Linux: the other end is closed
             data = b""
-        self.shown += data.decode()
+        self.shown += self._decoder.decode(data)  # a character may come in two reads
         return bool(data)
 
     def type(self, text: str) -> None:
