@@ -134,7 +134,8 @@ class OnTerminal:
     """A command on a pseudo-terminal, which the test reads and types on.
 
     `out` and `given`: in place of the terminal, a file or pipe for its output and its input;
-    `program`: other Python in place of a command.
+    `program`: other Python in place of a command. `controls`: what is typed can be a signal; but
+    then the system may drop what the command showed last, when it ends.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class OnTerminal:
         tools: Tools,
         *arguments: str,
         program: str = "",
+        controls: bool = False,
         out: int | None = None,
         given: int | None = None,
     ) -> None:
@@ -152,7 +154,7 @@ class OnTerminal:
         self.process = subprocess.Popen(
             command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
-            start_new_session=True, preexec_fn=take_terminal,  # noqa: PLW1509 - one call to the system
+            start_new_session=controls, preexec_fn=take_terminal if controls else None,  # noqa: PLW1509 - one call to the system
         )  # fmt: skip
         os.close(end)
 
