@@ -150,7 +150,7 @@ class OnTerminal:
         command = [sys.executable, "-c", program] if program else [*SEGLOG, *arguments]
         self.master, end = pty.openpty()
         self.shown = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.process = subprocess.Popen(
             command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
@@ -182,7 +182,9 @@ class OnTerminal:
             data = os.read(self.master, 65536)
         except OSError:  # Linux: the other end is closed
             data = b""
-        self.shown += self._decoder.decode(data)  # a character may come in two reads
+        self.shown += self._decoder.decode(
+            data
+        )  # a character may come in two reads, or be cut by a signal
         return bool(data)
 
     def type(self, text: str) -> None:
