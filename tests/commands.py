@@ -1,5 +1,6 @@
 """Runs `seglog` as a person does: processes, pipes, a terminal."""
 
+import codecs
 import ctypes
 import fcntl
 import os
@@ -133,7 +134,8 @@ class OnTerminal:
     """A command on a pseudo-terminal, which the test reads and types on.
 
     `out` and `given`: in place of the terminal, a file or pipe for its output and its input;
-    `program`: other Python in place of a command.
+    `program`: other Python in place of a command. `controls`: what is typed can be a signal; but
+    then the system may drop what the command showed last, when it ends.
     """
 
     def __init__(
@@ -141,16 +143,18 @@ class OnTerminal:
         tools: Tools,
         *arguments: str,
         program: str = "",
+        controls: bool = False,
         out: int | None = None,
         given: int | None = None,
     ) -> None:
         command = [sys.executable, "-c", program] if program else [*SEGLOG, *arguments]
         self.master, end = pty.openpty()
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.process = subprocess.Popen(
             command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
-            start_new_session=True, preexec_fn=take_terminal,  # noqa: PLW1509 - one call to the system
+            start_new_session=controls, preexec_fn=take_terminal if controls else None,  # noqa: PLW1509 - one call to the system
         )  # fmt: skip
         os.close(end)
 
@@ -178,7 +182,9 @@ class OnTerminal:
             data = os.read(self.master, 65536)
         except OSError:  # Linux: the other end is closed
             data = b""
-        self.shown += data.decode()
+        self.shown += self._decoder.decode(
+            data
+        )  # a character may come in two reads, or be cut by a signal
         return bool(data)
 
     def type(self, text: str) -> None:

@@ -4,8 +4,9 @@ written, with its time in front, and `--count` bounds the rounds.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -49,11 +50,13 @@ def watch_rounds(
     if not watch and count is None:
         _show(look(), output)
         return
-    with Interrupts() as interrupts, interrupts.allowed():
+    with Interrupts() as interrupts:  # between rounds: what is drawn is drawn whole
+        rounds = _rounds(look, every_s, count, interrupts)
         if on_terminal() and output is Output.table:
-            _watch_live(look, every_s, count)
+            _watch_live(rounds)
         else:
-            _watch_lines(look, every_s, count, output)
+            for found in rounds:
+                _show(found, output, iso_time(time.time_ns() // 1000))
 
 
 def _show(found: Round, output: Output, time_text: str = "") -> None:
@@ -65,16 +68,17 @@ def _show(found: Round, output: Output, time_text: str = "") -> None:
         show_json(found.as_json)
 
 
-def _watch_lines(
-    look: Callable[[], Round], every_s: float, count: int | None, output: Output
-) -> None:
-    rounds = 0
-    while True:
-        _show(look(), output, iso_time(time.time_ns() // 1000))
-        rounds += 1
-        if rounds == count:
+def _rounds(
+    look: Callable[[], Round], every_s: float, count: int | None, interrupts: Interrupts
+) -> Iterator[Round]:
+    for number in itertools.count(1):
+        with interrupts.allowed():
+            found = look()
+        yield found
+        if number == count:
             return
-        _wait(every_s)
+        with interrupts.allowed():
+            _wait(every_s)
 
 
 def _wait(seconds: float) -> None:
@@ -84,14 +88,9 @@ def _wait(seconds: float) -> None:
         check_output()
 
 
-def _watch_live(look: Callable[[], Round], every_s: float, count: int | None) -> None:
+def _watch_live(rounds: Iterator[Round]) -> None:
     from rich.live import Live  # noqa: PLC0415 - only here
 
-    rounds = 0
     with Live(auto_refresh=False) as live:
-        while True:
-            live.update(drawn(look().tables), refresh=True)
-            rounds += 1
-            if rounds == count:
-                return
-            time.sleep(every_s)
+        for found in rounds:
+            live.update(drawn(found.tables), refresh=True)

@@ -279,7 +279,7 @@ with progress.Progress("working", "bytes", 3) as bar:
 
 def test_who_waits_for_new_records_is_told_so(tools):
     tools.topic("waited", b"old")
-    with OnTerminal(tools, "consume", "waited") as terminal:
+    with OnTerminal(tools, "consume", "waited", controls=True) as terminal:
         terminal.read_until("waiting for new records; --from earliest")
         terminal.type("\x03")  # Ctrl-C
         assert terminal.end() == 130
