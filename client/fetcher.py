@@ -38,6 +38,7 @@ class _Poll(NamedTuple):
 
     broker_id: int
     asked: list[tuple[FetchState, int]]
+    size: int
 
     @property
     def is_wanted(self) -> bool:
@@ -213,13 +214,18 @@ class Fetcher:
         for state in states:
             state.is_fetching = True
         self._asked_bytes += size
-        poll = _Poll(broker_id, [(state, state.version) for state in states])
-        task = asyncio.create_task(self._poll(poll, states, size))
+        poll = _Poll(broker_id, [(state, state.version) for state in states], size)
+        task = asyncio.create_task(self._poll(poll))
         self._polls[task] = poll
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._polls.pop(task, None)
+        poll = self._polls.pop(task, None)
+        if poll is not None:  # here, since a task that is cancelled early never runs
+            self._asked_bytes -= poll.size
+            for state, version in poll.asked:
+                if state.version == version:
+                    state.is_fetching = False
         self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             # A defect of ours: better a consumer that says so than one that hangs.
@@ -227,19 +233,15 @@ class Fetcher:
             self._failure = InternalError(f"the consumer failed: {error!r}")
             self._arrived.set()
 
-    async def _poll(self, poll: _Poll, states: list[FetchState], size: int) -> None:
+    async def _poll(self, poll: _Poll) -> None:
+        states = [state for state, _ in poll.asked]
         try:
-            response = await self._fetch(poll.broker_id, states, size)
+            response = await self._fetch(poll.broker_id, states, poll.size)
             for (state, version), result in zip(poll.asked, response.results, strict=True):
                 if state.version == version and self.states.get(state.name) is state:
                     self._take_result(state, result)
         except SeglogError as error:
             await self._wait_to_retry(states, error)
-        finally:
-            self._asked_bytes -= size
-            for state, version in poll.asked:
-                if state.version == version:
-                    state.is_fetching = False
 
     async def _fetch(self, broker_id: int, states: list[FetchState], size: int) -> FetchResponse:
         request = FetchRequest(

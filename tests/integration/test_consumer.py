@@ -143,6 +143,21 @@ async def test_a_seek_does_not_wait_for_the_poll_at_the_end(broker, admin, produ
             await consumer.seek_to_start()
 
 
+async def test_seeks_in_quick_succession_give_their_memory_back(broker, admin, producer):
+    await admin.create_topic("t", 1)
+    await producer.send_batch("t", [b"%d" % number for number in range(10)])
+    await producer.flush()
+    async with Consumer(
+        "t", bootstrap=broker.bootstrap, start="earliest", max_wait_ms=50_000
+    ) as consumer:
+        for number in range(200):
+            consumer.seek("t", 0, number % 10)
+            for _ in range(number % 5):
+                await asyncio.sleep(0)  # so that a poll is given up at each of its stages
+        consumer.seek("t", 0, 3)
+        assert (await consumer.getmany(1))[0].offset == 3
+
+
 async def test_seeking_drops_what_was_fetched(broker, admin, producer):
     await fill(admin, producer)
     async with consumer_of(broker, "t") as consumer:
