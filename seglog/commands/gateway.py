@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -74,6 +73,8 @@ def gateway(
 
 
 async def _serve(bootstrap: str, settings: GatewaySettings) -> None:
+    import asyncio  # noqa: PLC0415 - as above
+
     from ..gateway.server import GatewayServer  # noqa: PLC0415 - as above
 
     stop = asyncio.Event()

@@ -63,6 +63,7 @@ STATUS: Final[dict[type[e.SeglogError], int]] = {
     e.StaleMemberEpoch: 409,
     e.MemberFenced: 409,
     e.GroupNotEmpty: 409,
+    e.GroupTaken: 409,
     e.NoCommonAssignor: 409,
     e.NotOwner: 409,
     e.BadGroupName: 422,

@@ -184,10 +184,11 @@ def _fill_least_loaded(
 
 def _balance(kept: Assignment, subscribers: Mapping[str, Sequence[str]]) -> None:
     """Move single partitions from who has more to who has at least two less, while that helps."""
-    # The least that any subscriber of a topic has never falls while partitions move this way.
-    least = dict.fromkeys(subscribers, 0)
     for _ in range(MAX_BALANCE_ROUNDS):
         moved = False
+        # The least that any subscriber of a topic has, so that most are passed over at a glance. It
+        # falls where the one that has it gives something away: the next round sees that.
+        least = dict.fromkeys(subscribers, 0)
         for giver in sorted(kept, key=lambda member_id: -len(kept[member_id])):
             mine = kept[giver]
             by_topic: dict[str, list[TopicPartition]] = {}

@@ -123,6 +123,18 @@ def test_sticky_leaves_no_single_move_that_would_make_it_more_even(before, after
             assert not {topic for topic, _ in mine} & set(taker.topics)
 
 
+def test_who_falls_behind_by_giving_is_given_to_in_turn():
+    # m1 has least of those who want b, and still gives of a to m2: then it has less than that.
+    members = members_of([{"b"}, {"a", "b"}, {"a"}])
+    had: Assignment = {
+        "m0": {("b", number) for number in range(6)},
+        "m1": {("a", number) for number in range(5)},
+        "m2": set(),
+    }
+    target = assign_sticky(members, {"a": 5, "b": 6}, had)
+    assert loads(target)[-1] - loads(target)[0] <= 1
+
+
 def test_the_order_of_questions_does_not_matter():
     members = members_of([{"a", "b"}, {"b"}, {"a"}])
     counts = {"a": 5, "b": 4}

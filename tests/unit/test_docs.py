@@ -17,7 +17,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_readme_runs_and_prints_what_it_says():
-    example, printed = re.findall(r"```(?:python|text)\n(.*?)```", README, re.DOTALL)
+    found = re.search(r"runs this -->\n```python\n(.*?)```.*?```text\n(.*?)```", README, re.DOTALL)
+    assert found
+    example, printed = found.groups()
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
