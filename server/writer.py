@@ -1,10 +1,12 @@
 """The one writer: every append, and every change of files, happens in its thread, in turn.
 
-    loop:    submit(append) ────► queue                ┌──► answers, wakes fetches
-    writer:                        └► group: commit ───┘
+    loop:    submit(append) ─► gathered ─► queue                ┌──► answers, wakes fetches
+    writer:                                 └► group: commit ───┘
 
 While one group is written (group_commit.py) the next gathers; so the busier the broker, the more
-appends share a sync.
+appends share a sync. What the loop reads from all sockets in one turn is handed over at the end of
+that turn, together: a writer woken by the first of them would fight the loop for the interpreter,
+and sync it alone.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
@@ -40,6 +43,9 @@ class _Job(NamedTuple):
     future: asyncio.Future[object]
 
 
+_Item = Append | _Job | None  # None: the end
+
+
 class Writer:
     """Started and stopped by the loop it is given."""
 
@@ -55,7 +61,9 @@ class Writer:
         self._group_commit = GroupCommit(journal, clock_us)
         self._loop = loop
         self._metrics = metrics
-        self._queue: queue.SimpleQueue[Append | _Job | None] = queue.SimpleQueue()
+        self._gathered: list[_Item] = []
+        self._queue: queue.SimpleQueue[list[_Item]] = queue.SimpleQueue()
+        self._handed_over: deque[_Item] = deque()  # the writer's thread's own
         self._left_over: list[Append] = []
         self._thread = threading.Thread(target=self._run, name="seglog-writer", daemon=True)
         self._is_stopped = False
@@ -70,7 +78,7 @@ class Writer:
         """Finish everything that was submitted, then end the thread. May be called twice."""
         if not self._is_stopped:
             self._is_stopped = True
-            self._queue.put(None)
+            self._gather(None)
         await asyncio.to_thread(self._thread.join)
 
     # --- called in the loop ----------------------------------------------------------------------
@@ -93,7 +101,7 @@ class Writer:
             append.done(ShuttingDown("the broker is stopping"))
             return
         self._queued_bytes += len(append.batch)
-        self._queue.put(append)
+        self._gather(append)
 
     def append(
         self, partition: Partition, batch: Buffer, header: BatchHeader
@@ -113,8 +121,17 @@ class Writer:
         if self._is_stopped:
             raise ShuttingDown("the broker is stopping")
         future: asyncio.Future[object] = self._loop.create_future()
-        self._queue.put(_Job(action, future))
+        self._gather(_Job(action, future))
         return await future  # type: ignore[return-value]
+
+    def _gather(self, item: _Item) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(item)
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._queue.put(gathered)
 
     def _finish(self, group: list[Append], grown: dict[Partition, int]) -> None:
         self._queued_bytes -= sum(len(append.batch) for append in group)
@@ -148,7 +165,7 @@ class Writer:
     def _run(self) -> None:
         stopping = False
         while not stopping or self._left_over:
-            group, job, stopped = self._gather(wait=not stopping)
+            group, job, stopped = self._next_group(wait=not stopping)
             stopping = stopping or stopped
             if group:
                 self._write_group(group)
@@ -156,17 +173,14 @@ class Writer:
                 self._run_job(job)
             del group, job  # or the last batches, and a deleted log, would stay while it waits
 
-    def _gather(self, *, wait: bool) -> tuple[list[Append], _Job | None, bool]:
+    def _next_group(self, *, wait: bool) -> tuple[list[Append], _Job | None, bool]:
         """The next group, and the job that came behind it; waits only where there is nothing."""
         group, self._left_over = self._left_over, []
         length = sum(len(append.batch) for append in group)
-        wait = wait and not group
         while length < MAX_GROUP_BYTES and len(group) < MAX_GROUP_APPENDS:
-            try:
-                item = self._queue.get(block=wait)
-            except queue.Empty:
+            if not self._handed_over and not self._receive(wait=wait and not group):
                 break
-            wait = False
+            item = self._handed_over.popleft()
             if item is None:
                 return group, None, True
             if isinstance(item, _Job):
@@ -174,6 +188,14 @@ class Writer:
             group.append(item)
             length += len(item.batch)
         return group, None, False
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take what the loop handed over, if need be when it does; whether there was anything."""
+        try:
+            self._handed_over.extend(self._queue.get(block=wait))
+        except queue.Empty:
+            return False
+        return True
 
     def _run_job(self, job: _Job) -> None:
         result: object = None
