@@ -6,6 +6,7 @@
 Both sources yield the same RecordBatches (100-byte values, no keys): one from a broker, the other
 from the worker's memory. What is left is the price of fetching, checking and decoding. With one
 task (one partition) and with two. The first round of each warms the workers and does not count.
+With --peers, Spark's own Kafka source reads as many such records from a Kafka beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -27,19 +29,24 @@ from seglog import SyncAdmin, SyncProducer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from scripts.peers.spark_kafka import KafkaTopics
+
 VALUE_BYTES: Final = 100
 BULK: Final = 10_000
 TASKS: Final = (1, 2)
 AIM: Final = 0.8
 
 
+def some_values() -> list[bytes]:
+    return [os.urandom(VALUE_BYTES) for _ in range(BULK)]
+
+
 def fill(address: str, topic: str, partitions: int, count: int) -> None:
     with SyncAdmin(address) as admin, SyncProducer(address, batch_bytes=2_000_000) as producer:
         admin.create_topic(topic, partitions)
         for first in range(0, count, BULK):
-            values = [os.urandom(VALUE_BYTES) for _ in range(BULK)]
             place = first // BULK % partitions
-            producer.send_batch(topic, values, partition=place).result()
+            producer.send_batch(topic, some_values(), partition=place).result()
 
 
 def save(address: str, topic: str, partitions: int, folder: Path) -> list[str]:
@@ -64,7 +71,7 @@ def save(address: str, topic: str, partitions: int, folder: Path) -> list[str]:
     return paths
 
 
-def session(folder: Path) -> SparkSession:
+def session(folder: Path, jars: str) -> SparkSession:
     root = str(Path(__file__).resolve().parents[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = root  # the workers load the baseline from here
@@ -81,6 +88,7 @@ def session(folder: Path) -> SparkSession:
         "spark.log.level": "ERROR",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.memory": "2g",
+        **({"spark.jars": jars} if jars else {}),
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -99,13 +107,20 @@ def count_rows(frame: DataFrame, expected: int) -> None:
     assert found == expected, f"{found} rows, not {expected}"
 
 
-def run(folder: Path, rounds: int, count: int) -> list[Figure]:
+ACTIONS: Final[dict[str, Callable[[Any, int], None]]] = {
+    "noop": lambda frame, _: noop(frame),
+    "count": count_rows,
+}
+
+
+def run(folder: Path, rounds: int, count: int, *, with_kafka: bool) -> list[Figure]:
     from seglog.spark_connector.arrow import spark_schema  # noqa: PLC0415
 
+    kafka = _kafka(folder) if with_kafka else None
     broker = Server("-m", "seglog", "serve", "--data", str(folder / "data"), "--port", "0")
     address = f"127.0.0.1:{broker.port}"
     figures: list[Figure] = []
-    spark = session(folder)
+    spark = session(folder, _kafka_jars() if with_kafka else "")
     try:
         for tasks in TASKS:
             topic = f"bench-{tasks}"
@@ -113,48 +128,82 @@ def run(folder: Path, rounds: int, count: int) -> list[Figure]:
             files = save(address, topic, tasks, folder)
             log = spark.read.format("seglog").option("seglog.bootstrap.servers", address)
             memory = spark.read.format("memory-arrow").option("files", ",".join(files))
-            frames = (
-                log.option("subscribe", topic).load(),
-                memory.option("ddl", spark_schema(include_headers=False)).load(),
-            )
-            actions: dict[str, Callable[[Any], None]] = {
-                "noop": noop,
-                "count": lambda frame: count_rows(frame, count),
-            }
-            for name, action in actions.items():
+            ours = log.option("subscribe", topic).load()
+            others = {"memory": memory.option("ddl", spark_schema(include_headers=False)).load()}
+            if kafka is not None:
+                kafka.fill(topic, tasks, some_values, count)
+                theirs = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.address)
+                others["Kafka"] = theirs.option("subscribe", topic).load()
+            for name, action in ACTIONS.items():
                 group = f"topic to {name}, {VALUE_BYTES} B values"
-                figures += measure(group, tasks, frames, action, rounds, count)
+                for other, frame in others.items():
+                    act = partial(action, frame), partial(action, ours)
+                    figures += measure(group, tasks, other, act, rounds, count)
     finally:
         spark.stop()
         broker.stop()
+        if kafka is not None:
+            kafka.stop()
     return sorted(figures, key=lambda figure: figure.group)
+
+
+def _kafka(folder: Path) -> KafkaTopics:
+    from scripts.peers.spark_kafka import KafkaTopics  # noqa: PLC0415 - only with --peers
+
+    return KafkaTopics(folder / "kafka")
+
+
+def _kafka_jars() -> str:
+    from scripts.peers import spark_kafka  # noqa: PLC0415 - as above
+
+    return spark_kafka.jars()
 
 
 def measure(
     group: str,
     tasks: int,
-    frames: tuple[DataFrame, DataFrame],
-    action: Callable[[Any], None],
+    other: str,
+    actions: tuple[Callable[[], None], Callable[[], None]],
     rounds: int,
     count: int,
 ) -> list[Figure]:
-    logs, memories = alternate(lambda: action(frames[0]), lambda: action(frames[1]), rounds + 1)
-    logs, memories = logs[1:], memories[1:]
+    """Ours beside one other source, in turns; the first turn of each warms up."""
+    theirs, logs = (times[1:] for times in alternate(*actions, rounds + 1))
     name = "1 task" if tasks == 1 else f"{tasks} tasks"
+    ratio = median_ratio(theirs, logs)
     note = "median of the rounds' ratios"
+    label = f"{name}: ratio to {other}"
     return [
-        Figure(group, f"{name}: from the log", count / median(logs), "rows/s"),
-        Figure(group, f"{name}: from memory", count / median(memories), "rows/s"),
-        Figure.at_least(group, f"{name}: ratio", median_ratio(memories, logs), AIM, note),
+        Figure(group, f"{name}: from the log, beside {other}", count / median(logs), "rows/s"),
+        Figure(group, f"{name}: from {other}", count / median(theirs), "rows/s"),
+        Figure.at_least(group, label, ratio, AIM, note)
+        if other == "memory"
+        else Figure(group, label, ratio, "×", "", None, note),
     ]
 
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
     count: Annotated[int, typer.Option(min=2 * BULK, help="Rows of a topic.")] = 3_000_000,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Beside Spark's Kafka source, too.")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="With --peers: bring its jars through Maven first.")
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="Save the figures here as well.")] = None,
 ) -> None:
     """Takes some minutes; needs the spark set (scripts/setup spark) and Java 17 or newer."""
+    if peers:
+        from scripts.peers import spark_kafka  # noqa: PLC0415 - only in the bench set
+
+        if install:
+            spark_kafka.install()
+        missing = spark_kafka.missing()
+        if missing is not None:
+            typer.echo(f"Kafka is left out: {missing.reason}. To bring it: {missing.install}")
+            peers = False
     with tempfile.TemporaryDirectory(prefix="seglog-bench-") as temporary:
-        figures = run(Path(temporary), rounds, count // (2 * BULK) * 2 * BULK)
-    report(figures, "scripts/bench spark", json)
+        whole = count // (2 * BULK) * 2 * BULK
+        figures = run(Path(temporary), rounds, whole, with_kafka=peers)
+    report(figures, f"scripts/bench spark{' --peers' if peers else ''}", json)

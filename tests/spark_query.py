@@ -23,7 +23,8 @@ from tests.spark_session import PATIENCE_S, ROOT, Batches, new_session, source
 
 def main(plan: dict[str, Any]) -> None:
     with TemporaryDirectory() as warehouse:
-        spark = new_session(Path(warehouse), registers=False)
+        # Found by Spark itself, which asks the shell for the interpreter, without quotes.
+        spark = new_session(Path(warehouse), registers=" " in sys.executable)
         batches = Batches()
 
         def show(frame: Any, batch_id: int) -> None:

@@ -7,20 +7,16 @@ cannot have.) Written is its default: the operating system writes back when it l
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Final
 
 from scripts.peers.cache import CACHE
 from scripts.peers.interface import START_TIMEOUT_S, Missing, NotStarted, Server, free_port
+from scripts.peers.maven import Artifact, is_complete, resolve
 
 VERSION: Final = "4.1.0"
 JARS: Final = CACHE / f"kafka-{VERSION}"
-#: Written last by --install: without it the folder is not whole.
-COMPLETE: Final = JARS / "complete"
-RESOLVE_TIMEOUT_S: Final = 900
 #: Any will do: a node is alone, and its folder is new.
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 
@@ -31,19 +27,10 @@ JVM_OPTIONS: Final = (
     "-Djava.awt.headless=true",
 )  # fmt: skip
 
-DEPENDENCY: Final = """
-    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"""
-POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>seglog.bench</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies>{dependencies}
-  </dependencies>
-</project>
-"""
 ARTIFACTS: Final = (
-    ("org.apache.kafka", "kafka_2.13", VERSION),
+    Artifact("org.apache.kafka", "kafka_2.13", VERSION),
     # So that errors can be seen: without it Kafka logs nothing.
-    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+    Artifact("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
 
 PROPERTIES: Final = """process.roles=broker,controller
@@ -65,7 +52,7 @@ class KafkaServer(Server):
     def missing(cls, *, is_durable: bool) -> Missing | None:
         if shutil.which("java") is None:
             return Missing("Kafka needs Java 17", "apt-get install openjdk-17-jre-headless")
-        if not COMPLETE.exists():
+        if not is_complete(JARS):
             return Missing(
                 f"the jars of Kafka {VERSION} are not here (Maven brings them)",
                 "scripts/bench peers --install",
@@ -108,20 +95,4 @@ class KafkaServer(Server):
 
 def install_kafka() -> None:
     """Resolve Kafka's jars with Maven into the cache."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise NotStarted("Kafka's jars come through Maven: apt-get install maven")
-    JARS.mkdir(parents=True, exist_ok=True)
-    dependencies = "".join(
-        DEPENDENCY.format(group=group, artifact=artifact, version=version)
-        for group, artifact, version in ARTIFACTS
-    )
-    (JARS / "pom.xml").write_text(POM.format(dependencies=dependencies))
-    command = [
-        maven, "--batch-mode", "--quiet", "dependency:copy-dependencies",
-        "-DincludeScope=runtime", f"-DoutputDirectory={JARS / 'jars'}",
-    ]  # fmt: skip
-    subprocess.run(command, cwd=JARS, check=True, timeout=RESOLVE_TIMEOUT_S, env=dict(os.environ))
-    if not list(Path(JARS / "jars").glob("kafka_*.jar")):
-        raise NotStarted(f"Maven left no jar of Kafka in {JARS}")
-    COMPLETE.touch()
+    resolve(JARS, ARTIFACTS, proof="kafka_*.jar")
