@@ -137,7 +137,7 @@ def run(folder: Path, rounds: int, count: int, *, with_kafka: bool) -> list[Figu
             for name, action in ACTIONS.items():
                 group = f"topic to {name}, {VALUE_BYTES} B values"
                 for other, frame in others.items():
-                    act = partial(action, frame), partial(action, ours)
+                    act = partial(action, frame, count), partial(action, ours, count)
                     figures += measure(group, tasks, other, act, rounds, count)
     finally:
         spark.stop()
@@ -147,8 +147,24 @@ def run(folder: Path, rounds: int, count: int, *, with_kafka: bool) -> list[Figu
     return sorted(figures, key=lambda figure: figure.group)
 
 
+def _has_kafka(*, install: bool) -> bool:
+    """Whether Kafka and Spark's source for it are here; says so if not."""
+    from scripts.peers import spark_kafka  # noqa: PLC0415 - only with --peers
+    from scripts.peers.interface import NotStarted  # noqa: PLC0415
+
+    if install:
+        try:
+            spark_kafka.install()
+        except NotStarted as error:
+            typer.echo(f"{error}")
+    missing = spark_kafka.missing()
+    if missing is not None:
+        typer.echo(f"Kafka is left out: {missing.reason}. To bring it: {missing.install}")
+    return missing is None
+
+
 def _kafka(folder: Path) -> KafkaTopics:
-    from scripts.peers.spark_kafka import KafkaTopics  # noqa: PLC0415 - only with --peers
+    from scripts.peers.spark_kafka import KafkaTopics  # noqa: PLC0415 - as above
 
     return KafkaTopics(folder / "kafka")
 
@@ -195,14 +211,7 @@ def main(
 ) -> None:
     """Takes some minutes; needs the spark set (scripts/setup spark) and Java 17 or newer."""
     if peers:
-        from scripts.peers import spark_kafka  # noqa: PLC0415 - only in the bench set
-
-        if install:
-            spark_kafka.install()
-        missing = spark_kafka.missing()
-        if missing is not None:
-            typer.echo(f"Kafka is left out: {missing.reason}. To bring it: {missing.install}")
-            peers = False
+        peers = _has_kafka(install=install)
     with tempfile.TemporaryDirectory(prefix="seglog-bench-") as temporary:
         whole = count // (2 * BULK) * 2 * BULK
         figures = run(Path(temporary), rounds, whole, with_kafka=peers)

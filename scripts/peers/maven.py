@@ -13,7 +13,11 @@ from scripts.peers.interface import NotStarted
 RESOLVE_TIMEOUT_S: Final = 900
 
 _DEPENDENCY: Final = """
-    <dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"""
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{rest}
+    </dependency>"""
+_ALONE: Final = """
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"""
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>seglog.bench</groupId><artifactId>jars</artifactId><version>1</version>
@@ -36,9 +40,9 @@ def is_complete(folder: Path) -> bool:
 
 
 def resolve(
-    folder: Path, artifacts: Sequence[Artifact], *, proof: str, only: Sequence[str] = ()
+    folder: Path, artifacts: Sequence[Artifact], *, proof: str, alone: bool = False
 ) -> None:
-    """Put the jars of these and of what they need into `folder`/jars, or `only` those so named.
+    """Put the jars of these and of what they need, or of these `alone`, into `folder`/jars.
 
     A jar that matches `proof` must be there afterwards.
     """
@@ -46,15 +50,19 @@ def resolve(
     if maven is None:
         raise NotStarted("jars come through Maven: apt-get install maven")
     folder.mkdir(parents=True, exist_ok=True)
-    dependencies = "".join(_DEPENDENCY.format(**artifact._asdict()) for artifact in artifacts)
+    rest = _ALONE if alone else ""
+    dependencies = "".join(
+        _DEPENDENCY.format(**artifact._asdict(), rest=rest) for artifact in artifacts
+    )
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
     command = [
         maven, "--batch-mode", "--quiet", "dependency:copy-dependencies",
         "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}",
     ]  # fmt: skip
-    if only:
-        command.append(f"-DincludeArtifactIds={','.join(only)}")
-    subprocess.run(command, cwd=folder, check=True, timeout=RESOLVE_TIMEOUT_S)
+    ended = subprocess.run(command, cwd=folder, check=False, timeout=RESOLVE_TIMEOUT_S)
+    if ended.returncode:
+        names = ", ".join(":".join(artifact) for artifact in artifacts)
+        raise NotStarted(f"Maven did not bring {names}: what it said stands above")
     if not list((folder / "jars").glob(proof)):
         raise NotStarted(f"Maven left no {proof} in {folder}")
     _mark(folder).touch()

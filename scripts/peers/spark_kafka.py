@@ -17,28 +17,31 @@ from scripts.peers.interface import START_TIMEOUT_S, Missing
 from scripts.peers.kafka_server import KafkaServer, install_kafka
 from scripts.peers.maven import Artifact, is_complete, resolve
 
-_JARS: Final = CACHE / f"spark-kafka-{pyspark.__version__}"
-_SOURCE: Final = "spark-sql-kafka-0-10_2.13"
+#: The source is released with Spark, and made for it.
+VERSION: Final = pyspark.__version__
+_JARS: Final = CACHE / f"spark-kafka-{VERSION}"
 #: All else that it needs comes with Spark.
-_NEEDED: Final = (
-    _SOURCE, "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2",
-)  # fmt: skip
+_ARTIFACTS: Final = (
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
+    Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", VERSION),
+    Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
+    Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
+)
 _TIMEOUT_S: Final = 30.0
 
 
 def missing() -> Missing | None:
     """None: the broker and the source are here."""
     if not is_complete(_JARS):
-        reason = f"the jars of Spark's Kafka source {pyspark.__version__} are not here"
+        reason = f"the jars of Spark's Kafka source {VERSION} are not here"
         return Missing(reason, "scripts/bench spark --peers --install")
     return KafkaServer.missing(is_durable=False)
 
 
 def install() -> None:
     """Bring the jars of the source and of the broker through Maven."""
-    artifact = Artifact("org.apache.spark", _SOURCE, pyspark.__version__)
     if not is_complete(_JARS):
-        resolve(_JARS, [artifact], proof=f"{_SOURCE}-*.jar", only=_NEEDED)
+        resolve(_JARS, _ARTIFACTS, proof="spark-sql-kafka-*.jar", alone=True)
     if KafkaServer.missing(is_durable=False) is not None:
         install_kafka()
 
