@@ -12,6 +12,7 @@ data is used where it lies. numpy is not needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -39,8 +40,14 @@ SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
 # Scalars have their type named, here and below: given a plain int or str, pyarrow looks for numpy
 # and pandas before it decides on one, and where they are not installed that takes 60 µs each time.
 _ONE_INT64: Final = pa.scalar(1, pa.int64())
+_CREATE_TIME: Final = pa.scalar(CREATE_TIME, pa.int32())
 _ZERO_INT32: Final = pa.scalar(0, pa.int32())
 _ZERO_BYTES: Final = bytes(4)
+#: Columns that are the same for every batch of a partition are kept, up to this many rows, and cut:
+#: who reads one partition makes them once. Who reads many makes them twice as long as needed at the
+#: most. Some megabytes in all.
+_KEPT_ROWS: Final = 65_536
+_KEPT_COLUMNS: Final = 8
 _NULL_LENGTH: Final = (-1).to_bytes(4, "little", signed=True)
 
 
@@ -90,19 +97,39 @@ def _assemble(
     include_headers: bool,
 ) -> pa.RecordBatch:
     offsets, timestamps = places
+    topics, partitions, kinds = _constants(topic, partition, count)
     columns = [
         _binary(raw.keys, count),
         _binary(raw.values, count),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        topics,
+        partitions,
         offsets,
         timestamps,
-        pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), count),
+        kinds,
     ]
     if not include_headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     columns.append(_headers(raw.headers, count))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
+
+
+def _constants(topic: str, partition: int, count: int) -> list[pa.Array]:
+    """The columns topic, partition and timestampType."""
+    if count > _KEPT_ROWS:
+        return _repeated(topic, partition, count)
+    next_power_of_2 = 1 << (count - 1).bit_length() if count else 1
+    return [column[:count] for column in _kept(topic, partition, next_power_of_2)]
+
+
+def _repeated(topic: str, partition: int, count: int) -> list[pa.Array]:
+    return [
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        pa.repeat(_CREATE_TIME, count),
+    ]
+
+
+_kept: Final = lru_cache(_KEPT_COLUMNS)(_repeated)
 
 
 def _binary(column: BinaryColumn | None, count: int) -> pa.Array:
@@ -156,8 +183,18 @@ def _joined_timestamps(parts: Sequence[tuple[BatchHeader, RawColumns]], count: i
 
 
 def _rising(first: int, count: int) -> pa.Array:
+    numbers = _numbers_from_0()[:count] if count <= _KEPT_ROWS else _from_0(count)
+    return pc.add(numbers, pa.scalar(first, pa.int64()))
+
+
+@lru_cache(1)
+def _numbers_from_0() -> pa.Array:
+    return _from_0(_KEPT_ROWS)
+
+
+def _from_0(count: int) -> pa.Array:
     ones = pa.repeat(_ONE_INT64, count)
-    return pc.cumulative_sum(ones, start=pa.scalar(first - 1, pa.int64()))
+    return pc.cumulative_sum(ones, start=pa.scalar(-1, pa.int64()))
 
 
 def _offsets(header: BatchHeader, raw: RawColumns) -> pa.Array:

@@ -145,3 +145,16 @@ def decoded_at(base_offset, values, keys=None, timestamps=NOW_US, headers=None):
 def compacted(base_offset):
     whole = decoded([b"a", b"b", b"c"], [b"k", b"l", b"m"], base_offset=base_offset)
     return decode_batch(bytes(encode_compacted(whole, [0, 2])), topic="orders", partition=3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 65_536, 65_537])
+def test_columns_that_are_kept_and_cut_are_as_long_as_the_batch(count):
+    # Asked for more, then for fewer, then for more again: each finds what was kept before it.
+    for size in (count, max(1, count // 2), count):
+        found = decoded([b"v"] * size, base_offset=7).to_arrow()
+        found.validate(full=True)
+        assert found.num_rows == size
+        assert found.column("offset").to_pylist() == list(range(7, 7 + size))
+        assert set(found.column("topic").to_pylist()) == {"orders"}
+        assert set(found.column("partition").to_pylist()) == {3}
+        assert set(found.column("timestampType").to_pylist()) == {0}
