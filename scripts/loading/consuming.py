@@ -18,7 +18,6 @@ from seglog import Columns, Consumer
 
 #: Records read one by one between two looks at the clock.
 CHUNK: Final = 1000
-BACKLOG_WAIT_MS: Final = 5
 UNKNOWN_COUNT: Final = 1 << 62
 
 
@@ -50,12 +49,9 @@ class ConsumerTask:
         else:
             places = [(topic, p) for topic in topics for p in range(workload.partitions)]
             mine = places[number :: workload.consumers] if workload.sharing == "deal" else places
-            # At the end of a backlog a fetch waits for more, and holds up who goes back.
-            wait_ms = BACKLOG_WAIT_MS if workload.kind == "consume" else 500
             self.consumer = Consumer(
-                assign=mine, bootstrap=bootstrap, start="earliest", client_name=name,
-                max_wait_ms=wait_ms,
-            )  # fmt: skip
+                assign=mine, bootstrap=bootstrap, start="earliest", client_name=name
+            )
 
     async def open(self) -> None:
         await self.consumer.start()
