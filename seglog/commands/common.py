@@ -25,6 +25,8 @@ from .exit_codes import EXIT_FAILURE
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ..client.blocking import SyncAdmin
+
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 CONNECT_TIMEOUT_S: Final = 5.0
 #: What the extra `http` installs, by the names of its modules.
@@ -74,6 +76,13 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 # --- the broker ----------------------------------------------------------------------------------
+
+
+def open_admin(bootstrap: str) -> SyncAdmin:
+    """An admin of the broker there; told at once where there is none."""
+    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - not where nobody connects
+
+    return SyncAdmin(reach(bootstrap), client_name="seglog-cli")
 
 
 def reach(bootstrap: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:

@@ -16,7 +16,7 @@ from .common import (
     confirm,
     counted,
     on_terminal,
-    reach,
+    open_admin,
     say,
     show_json,
     show_rows,
@@ -53,7 +53,7 @@ def list_groups(
     The lag of a group is all that it has not read, and the longest that one of these records has
     waited. In a pipe: group, state, members, records, seconds, partitions without a known lag.
     """
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
 
         def look() -> Round:
             found = _describe_all(admin)
@@ -77,7 +77,7 @@ def describe(
     oldest record that the group has not read has been there. "-": nothing was committed yet, or
     nobody owns the partition.
     """
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
 
         def look() -> Round:
             found = admin.describe_group(group)
@@ -136,7 +136,7 @@ def reset(
     """
     target = _target(to, by, like)
     partitions = [_partition(text) for text in partition or ()] or None
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
 
         def change(dry_run: bool) -> list[OffsetChange]:
             return admin.reset_offsets(
@@ -170,7 +170,7 @@ def delete(
     bootstrap: Bootstrap = "",
 ) -> None:
     """Forget a group and its bookmarks. Asks first. It must have no members."""
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         try:
             marks = len(admin.fetch_offsets(group))
             confirm(f"Delete {group} with {counted(marks, 'bookmark')}?", yes)
@@ -181,12 +181,6 @@ def delete(
             say(f"there is no group {group}")
             return
     say(f"deleted {group}")
-
-
-def _admin(bootstrap: str) -> SyncAdmin:
-    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - other commands need no client
-
-    return SyncAdmin(reach(bootstrap), client_name="seglog-cli")
 
 
 def _describe_all(admin: SyncAdmin) -> list[GroupDescription]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..protocol.errors import OffsetOutOfRange
-from .common import Bootstrap, Yes, confirm, counted, reach, say
+from .common import Bootstrap, Yes, confirm, counted, open_admin, say
 from .completion import complete_topic
 from .places import Place, find_ranges, find_starts, parse_place
 
@@ -52,9 +52,7 @@ def delete(
         raise typer.BadParameter(
             f"{before!r} is neither an offset, a time nor all", param_hint="--before"
         )
-    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - other commands need no client
-
-    with SyncAdmin(reach(bootstrap), client_name="seglog-cli") as admin:
+    with open_admin(bootstrap) as admin:
         ranges = find_ranges(admin, topic, partition)
         if place.kind == "offset" and len(ranges) > 1:
             raise typer.BadParameter(

@@ -14,7 +14,7 @@ from .common import (
     Output,
     OutputOption,
     counted,
-    reach,
+    open_admin,
     say,
     show_json,
     show_rows,
@@ -119,10 +119,9 @@ def _list(rows: list[SegmentFile], output: Output) -> None:
 
 
 def _list_of_broker(place: str, output: Output, bootstrap: str) -> None:
-    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - files need no client
-    from .segment_files import SegmentFile  # noqa: PLC0415
+    from .segment_files import SegmentFile  # noqa: PLC0415 - only for a broker's list
 
-    with SyncAdmin(reach(bootstrap), client_name="seglog-cli") as admin:
+    with open_admin(bootstrap) as admin:
         topic, number = _topic(place)
         found = admin.describe_topic(topic)
     shown = [p for p in found.partitions if number in (None, p.partition)]

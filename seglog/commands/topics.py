@@ -15,7 +15,7 @@ from .common import (
     Yes,
     confirm,
     counted,
-    reach,
+    open_admin,
     say,
     show_json,
     show_rows,
@@ -24,7 +24,6 @@ from .common import (
 from .completion import complete_topic
 
 if TYPE_CHECKING:
-    from ..client.blocking import SyncAdmin
     from ..protocol.messages import DescribeTopicResponse
 
 topics = typer.Typer(name="topics", no_args_is_help=True, help="Create and look after topics.")
@@ -62,7 +61,7 @@ def create(
     docs/operations.md lists the settings.
     """
     settings = topic_settings(config or ())
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         try:
             count = admin.create_topic(name, partitions, settings)
         except TopicExists:
@@ -76,7 +75,7 @@ def create(
 @topics.command("list")
 def list_topics(output: OutputOption = Output.table, bootstrap: Bootstrap = "") -> None:
     """List the topics and how many partitions each has."""
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         found = sorted((t.name, len(t.leaders)) for t in admin.metadata().topics)
     if output is Output.json:
         show_json([{"name": name, "partitions": count} for name, count in found])
@@ -90,7 +89,7 @@ def describe(name: Name, output: OutputOption = Output.table, bootstrap: Bootstr
 
     In a pipe, lines of partitions begin with "partition", those of settings with "setting".
     """
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         found = admin.describe_topic(name)
     if output is Output.json:
         show_json(_as_json(found))
@@ -126,7 +125,7 @@ def alter(
     if partitions is None and not config:
         raise typer.BadParameter("nothing to change", param_hint="--partitions or --config")
     settings = topic_settings(config or ())
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         admin.alter_topic(name, partitions, settings)
     say(f"altered {name}")
 
@@ -141,7 +140,7 @@ def delete(
     bootstrap: Bootstrap = "",
 ) -> None:
     """Delete a topic with all its records. Asks first."""
-    with _admin(bootstrap) as admin:
+    with open_admin(bootstrap) as admin:
         try:
             partitions = admin.describe_topic(name).partitions
             records = sum(p.durable_end - p.log_start for p in partitions)
@@ -153,12 +152,6 @@ def delete(
             say(f"there is no topic {name}")
             return
     say(f"deleted {name}")
-
-
-def _admin(bootstrap: str) -> SyncAdmin:
-    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - other commands need no client
-
-    return SyncAdmin(reach(bootstrap), client_name="seglog-cli")
 
 
 def _as_json(found: DescribeTopicResponse) -> dict[str, object]:
