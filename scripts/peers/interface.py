@@ -8,11 +8,13 @@ to disk. *Written* means: after it was handed to the operating system.
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
@@ -94,7 +96,7 @@ class Server(ABC):
         """Begin the process, without waiting for it; the monotonic time just before."""
         self.folder.mkdir(parents=True)
         command = self.prepare()
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, signals_held():
             began = time.monotonic()
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -204,6 +206,26 @@ class Client(ABC):
     async def follow(self, topic: str, count: int, on_values: OnValues) -> Amount:
         """Records as soon as they are there: `read_batches`, unless that waits to be full."""
         return await self.read_batches(topic, count, on_values)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when the block is left: a process that was started inside is known.
+
+    Their handlers are changed, not the signal mask: that one, a new process would inherit.
+    """
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def in_chunks(values: Sequence[bytes], size: int) -> list[list[bytes]]:

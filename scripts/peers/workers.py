@@ -82,7 +82,7 @@ class Workers:
                     pipe.send(begin)
                 ready = [self._receive(pipe, deadline) for pipe in pipes]
             return [found for _, found in ready]
-        except BaseException:
+        except Exception:
             self._end(is_patient=False)
             self._start()
             raise

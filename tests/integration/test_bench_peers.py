@@ -103,6 +103,26 @@ def test_every_process_is_ended_when_a_run_is_cut_off(tmp_path, number):
         run.wait()
 
 
+def test_a_broker_that_was_just_started_is_known_when_ctrl_c_comes(tmp_path, monkeypatch):
+    server = SYSTEMS[SEGLOG].server(tmp_path / "broker", is_durable=True)
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start_and_interrupt(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert server.pid == started[0].pid
+    server.stop()
+
+    assert started[0].poll() is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_latencies_count_from_the_intended_time(tmp_path):
     seglog = SYSTEMS[SEGLOG]
     with Workers(2) as workers:
