@@ -45,6 +45,9 @@ class Accumulator:
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         #: Everything that has no outcome, oldest first.
         self.unsettled: dict[Batch, None] = {}
+        #: Open batches that nobody waits for, oldest first, and until when; one timer for all.
+        self._lingering: dict[Batch, float] = {}
+        self._linger_timer: asyncio.TimerHandle | None = None
         self.refusal: SeglogError | None = ClientClosed("this client is not open")
 
     def start(self) -> None:
@@ -63,8 +66,10 @@ class Accumulator:
                 return batch
             self.close(batch)
         batch = queue.opened = self._new_batch(queue)
-        batch.linger = self._loop.call_later(self._linger_s, self.end_linger, batch)
         batch.on_wait = self.end_linger
+        self._lingering[batch] = self._loop.time() + self._linger_s
+        if self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(self._linger_s, self._look_at_lingering)
         return batch
 
     def append(
@@ -110,21 +115,35 @@ class Accumulator:
         return batch
 
     def close(self, batch: Batch) -> None:
-        """No record joins from now on."""
+        """No record joins from now on, and the sender may take it."""
+        self.seal(batch)
+        self._on_work(batch.queue)
+
+    def seal(self, batch: Batch) -> None:
+        """No record joins from now on: the sender is taking it."""
         queue = batch.queue
         queue.opened = None
         batch.record_count = len(batch.values)
         batch.on_wait = None
-        if batch.linger is not None:
-            batch.linger.cancel()
+        self._lingering.pop(batch, None)
         queue.waiting.append(batch)
-        self._on_work(queue)
 
     def end_linger(self, batch: Batch) -> None:
         """The sender may take it."""
         if batch.queue.opened is batch and not batch.is_due:
             batch.is_due = True
+            self._lingering.pop(batch, None)
             self._on_work(batch.queue)
+
+    def _look_at_lingering(self) -> None:
+        """End what is over, and come again when the next one is."""
+        self._linger_timer = None
+        now = self._loop.time()
+        for batch, until in list(self._lingering.items()):
+            if until > now:
+                self._linger_timer = self._loop.call_later(until - now, self._look_at_lingering)
+                return
+            self.end_linger(batch)
 
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         batch = Batch(queue, self._loop.time() + self._delivery_timeout_s)

@@ -50,7 +50,6 @@ class Batch:
         "is_plain",
         "is_settled",
         "keys",
-        "linger",
         "on_wait",
         "outcome",
         "queue",
@@ -73,7 +72,6 @@ class Batch:
         self.record_count = 0  # once it is closed
         self.is_plain = True  # only values so far
         self.is_due = False
-        self.linger: asyncio.TimerHandle | None = None
         self.on_wait: Callable[[Batch], None] | None = None
         self.encoded: bytearray | None = None
         self.base_sequence = -1  # not numbered yet
@@ -105,11 +103,11 @@ class Batch:
             self.timestamps.append(default if timestamp_us is None else timestamp_us)
         self.is_plain = self.keys is None and self.headers is None and self.timestamps is None
 
-    async def wait(self) -> None:
-        """Until there is an outcome; ends the linger."""
+    def wait(self) -> asyncio.Future[None]:
+        """Done when there is an outcome; ends the linger."""
         if self.on_wait is not None:
             self.on_wait(self)
-        await self.outcome.wait()
+        return self.outcome.wait()
 
     def drop_records(self) -> None:
         """Free the memory of records that nobody will need again."""

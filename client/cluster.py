@@ -94,11 +94,16 @@ class Cluster:
 
     # --- connections ---
 
+    def open_connection(self, broker_id: int) -> Connection | None:
+        """The connection to this broker, if there is one now."""
+        found = self._connections.get(broker_id)
+        return found if found is not None and found.is_open else None
+
     async def connection(self, broker_id: int) -> Connection:
         """The connection to this broker; made if there is none."""
         async with self._locks[broker_id]:
-            found = self._connections.get(broker_id)
-            if found is not None and found.is_open:
+            found = self.open_connection(broker_id)
+            if found is not None:
                 return found
             known = (self._reached_at.get(broker_id), self.metadata.brokers.get(broker_id))
             addresses = [address for address in known if address is not None]

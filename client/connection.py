@@ -9,7 +9,9 @@ every waiting request gets ConnectionLost (or RequestTimeout), and every later o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -37,10 +39,14 @@ MAX_RESPONSE_BYTES: Final = 4 * MAX_FRAME_BYTES
 _shared_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
+#: Called once, in the loop, with the typed response or with the error; must not raise.
+Done = Callable[[Any, SeglogError | None], None]
+
+
 class _Waiting(NamedTuple):
     api: api.Api
-    answer: asyncio.Future[Any]
-    timer: asyncio.TimerHandle
+    done: Done
+    deadline: float
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -63,6 +69,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._last_id = 0
+        # One for all requests, at the first deadline or before it: most are answered long before.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
         self._end: SeglogError | None = None
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
@@ -120,41 +129,70 @@ class Connection(asyncio.BufferedProtocol):
         `extra_s` is for requests that the broker may hold back on purpose (a long poll).
         """
         await self.writable()
-        return await self._send(
-            which, lambda number: pack_frame([api.encode_request(which, number, message)]), extra_s
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(response: Any, error: SeglogError | None) -> None:
+            if answer.done():  # cancelled
+                return
+            if error is None:
+                answer.set_result(response)
+            else:
+                answer.set_exception(error)
+
+        self._send(
+            which,
+            lambda number: pack_frame([api.encode_request(which, number, message)]),
+            done,
+            extra_s,
         )
+        return await answer
 
-    def produce(self, batches: Iterable[tuple[bytes, Buffer]]) -> asyncio.Future[Any]:
-        """Write a produce request, its batches uncopied; the future is of a ProduceResponse.
+    def produce(self, batches: Iterable[tuple[bytes, Buffer]], done: Done) -> None:
+        """Write a produce request, its batches uncopied; `done` gets its ProduceResponse.
 
-        Does not wait for the transport: see `writable` first.
+        Does not wait for the transport: see `is_writable` first.
         """
-        return self._send(api.PRODUCE, lambda number: encode_produce(number, batches), 0)
+        self._send(api.PRODUCE, lambda number: encode_produce(number, batches), done)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the transport wants more bytes, or has ended."""
+        return self._writable.is_set()
 
     async def writable(self) -> None:
-        """Return once the transport wants more bytes, or has ended."""
+        """Return once it is."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     def _send(
-        self, which: api.Api, frame: Callable[[int], list[Buffer]], extra_s: float
-    ) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        self, which: api.Api, frame: Callable[[int], list[Buffer]], done: Done, extra_s: float = 0
+    ) -> None:
         if self._end is not None or self._transport is None:
-            answer.set_exception(self._end or ConnectionLost(f"{self._address}: not connected"))
-            return answer
+            done(None, self._end or ConnectionLost(f"{self._address}: not connected"))
+            return
         self._last_id = number = self._last_id + 1
         parts = frame(number)
-        timer = self._loop.call_later(
-            self._request_timeout_s + extra_s, self._time_out, which, number
-        )
-        self._waiting[number] = _Waiting(which, answer, timer)
+        deadline = self._loop.time() + self._request_timeout_s + extra_s
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        self._waiting[number] = _Waiting(which, done, deadline)
         self._transport.writelines(parts)
-        return answer
 
-    def _time_out(self, which: api.Api, number: int) -> None:
-        if number in self._waiting:
-            self.abort(RequestTimeout(f"{self._address} did not answer {which.name} in time"))
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None if at == math.inf else self._loop.call_at(at, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        first = min(self._waiting.values(), key=attrgetter("deadline"), default=None)
+        if first is None:
+            self._set_timer(math.inf)
+        elif first.deadline > self._loop.time():
+            self._set_timer(first.deadline)
+        else:
+            late = f"{self._address} did not answer {first.api.name} in time"
+            self.abort(RequestTimeout(late))
 
     # --- the end ---
 
@@ -174,14 +212,11 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, reason: SeglogError) -> None:
         if self._end is None:
             self._end = reason
+        self._set_timer(math.inf)
+        self._writable.set()
         waiting, self._waiting = self._waiting, {}
         for entry in waiting.values():
-            entry.timer.cancel()
-            if not entry.answer.done():
-                entry.answer.set_exception(reason)
-                # Who stopped listening, on the way out of a producer for example, may do so.
-                entry.answer.exception()
-        self._writable.set()
+            entry.done(None, reason)
 
     # --- called by the event loop ---
 
@@ -221,17 +256,13 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort(envelope.error.to_exception())
             return
         # Decoded while it still waits: if that fails, it ends with the connection as all others do.
-        body = None
+        body = error = None
         if envelope.error is None:
             body = api.decode_response(entry.api, envelope.body)
-        del self._waiting[envelope.correlation_id]
-        entry.timer.cancel()
-        if entry.answer.done():  # cancelled
-            return
-        if envelope.error is not None:
-            entry.answer.set_exception(envelope.error.to_exception())
         else:
-            entry.answer.set_result(body)
+            error = envelope.error.to_exception()
+        del self._waiting[envelope.correlation_id]
+        entry.done(body, error)
 
 
 def _shared_buffer(loop: asyncio.AbstractEventLoop) -> memoryview:

@@ -52,7 +52,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.batch.outcome.is_done:
-            yield from self.batch.wait().__await__()
+            yield from self.batch.wait()
         return self.batch.record_metadata(self.index)
 
 
@@ -78,7 +78,7 @@ class BulkDelivery:
     def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
         for batch in self._batches:
             if not batch.outcome.is_done:
-                yield from batch.wait().__await__()
+                yield from batch.wait()
         errors = [error for batch in self._batches if (error := batch.report_all()) is not None]
         if errors:
             raise errors[0]
@@ -108,9 +108,11 @@ class Outcome:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Return when it is settled; raises nothing of its own. May be cancelled."""
-        if not self.is_done:
-            waiter = asyncio.get_running_loop().create_future()
+    def wait(self) -> asyncio.Future[None]:
+        """Done when it is settled; holds no error. Each caller gets one of its own, to cancel."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.is_done:
+            waiter.set_result(None)
+        else:
             self._waiters.append(waiter)
-            await waiter
+        return waiter

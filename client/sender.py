@@ -1,8 +1,9 @@
 """Batches to their leaders and answers back: in order, neither lost nor doubled.
 
-Each broker has a lane: a task that writes produce requests, one batch of each ready partition in a
-request, and does not wait for answers. A partition has at most `max_in_flight` batches under way.
-What an answer means for a batch:
+Each broker has a lane. What becomes ready in one turn of the loop is written at the end of it, one
+batch of each partition in a request, with no task in between: who sends one record and waits for it
+pays for each. Only where the lane must wait, for a connection or for the transport, a task does so.
+A partition has at most `max_in_flight` batches under way. What an answer means for a batch:
 
     done, or DuplicateSequence         settled; of a duplicate the offset is not known
     may pass (connection lost, …)      the partition recovers: recovery.py
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -39,11 +39,12 @@ from ..protocol.errors import (
     UnknownProducer,
     UnknownTopic,
 )
-from ..protocol.messages import InitProducerRequest, InitProducerResponse, ProduceResult
+from ..protocol.messages import InitProducerRequest, InitProducerResponse, ProduceResponse
 from ..protocol.produce_frame import BATCH_OVERHEAD_BYTES, FRAME_OVERHEAD_BYTES, renumber
 from .accumulator import Accumulator
 from .batches import Batch, PartitionQueue
 from .cluster import Cluster
+from .connection import Connection
 from .recovery import Recovery
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,19 @@ class _Lane:
         self.broker_id = broker_id
         self.ready: dict[PartitionQueue, None] = {}  # in the order of their turns
         self.requests = 0  # under way
-        self.wake = asyncio.Event()
+        self.is_called = False  # it will be looked at without being called again
+        self.is_waiting = False  # for a connection, or for room in its transport
+        self._connection: Connection | None = None
+        self.max_requests = self.max_bytes = 0
+
+    def use(self, connection: Connection) -> None:
+        """Keep to the limits of this one."""
+        if connection is not self._connection:
+            self._connection = connection
+            most = connection.limit("max.in.flight.requests", MAX_LANE_REQUESTS)
+            self.max_requests = min(MAX_LANE_REQUESTS, most)
+            most = connection.limit("max.frame.bytes", MAX_FRAME_BYTES)
+            self.max_bytes = min(MAX_REQUEST_BYTES, most)
 
 
 class Sender:
@@ -87,10 +100,12 @@ class Sender:
         self._producer_id = NO_PRODUCER_ID
         self.epoch = 0
         self._lanes: dict[int, _Lane] = {}
+        self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery = Recovery(cluster, self)
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         if self._is_idempotent:
             await self.init_producer()
         self._own(self._recovery.run())
@@ -98,6 +113,7 @@ class Sender:
 
     async def close(self) -> None:
         """End all tasks; what is unsettled stays so."""
+        self._is_closed = True
         self._recovery.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -112,9 +128,12 @@ class Sender:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A defect of ours: better a producer that says so than one that hangs.
-            logger.error("a sender task failed", exc_info=error)
-            self._end(InternalError(f"the producer failed: {error!r}"))
+            self._fail(error)
+
+    def _fail(self, defect: BaseException) -> None:
+        """A defect of ours: better a producer that says so than one that hangs."""
+        logger.error("the sender failed", exc_info=defect)
+        self._end(InternalError(f"the producer failed: {defect!r}"))
 
     async def init_producer(self) -> None:
         """Become a producer, or, being one, take its next epoch."""
@@ -139,35 +158,54 @@ class Sender:
         lane = self._lanes.get(broker_id)
         if lane is None:
             lane = self._lanes[broker_id] = _Lane(broker_id)
-            self._own(self._run(lane))
         lane.ready[queue] = None
-        lane.wake.set()
+        self._call(lane)
 
-    async def _run(self, lane: _Lane) -> None:
-        while True:
-            await lane.wake.wait()
-            lane.wake.clear()
-            try:
-                connection = await self._cluster.connection(lane.broker_id)
-            except SeglogError as error:
-                logger.warning("broker %d cannot be reached: %s", lane.broker_id, error)
-                queues, lane.ready = lane.ready, {}
-                for queue in queues:
-                    self._recovery.begin(queue)
-                continue
-            max_requests = min(
-                MAX_LANE_REQUESTS, connection.limit("max.in.flight.requests", MAX_LANE_REQUESTS)
-            )
-            max_bytes = min(MAX_REQUEST_BYTES, connection.limit("max.frame.bytes", MAX_FRAME_BYTES))
-            # An answer wakes the lane again where it stops at max_requests.
-            while lane.ready and lane.requests < max_requests:
-                await connection.writable()
-                sent = self._collect(lane, max_bytes)
-                if sent:
-                    lane.requests += 1
-                    pairs = [(batch.queue.target, batch.encoded or b"") for batch in sent]
-                    answer = connection.produce(pairs)
-                    answer.add_done_callback(partial(self._answered, lane, sent))
+    def _call(self, lane: _Lane) -> None:
+        """Look at it when this turn of the loop has brought all that it brings."""
+        if not lane.is_called:
+            lane.is_called = True
+            self._loop.call_soon(self._look_at, lane)
+
+    def _look_at(self, lane: _Lane) -> None:
+        if self._is_closed:
+            return
+        try:
+            connection = self._cluster.open_connection(lane.broker_id)
+            if connection is not None:
+                self._write(lane, connection)
+        except Exception as error:
+            self._fail(error)
+            return
+        finally:
+            lane.is_called = False
+        if lane.ready and not lane.is_waiting and not (connection and connection.is_writable):
+            lane.is_waiting = True
+            self._own(self._wait(lane))
+
+    def _write(self, lane: _Lane, connection: Connection) -> None:
+        """As many requests as may be under way; an answer calls the lane again where it stops."""
+        lane.use(connection)
+        while lane.ready and lane.requests < lane.max_requests and connection.is_writable:
+            sent = self._collect(lane, lane.max_bytes)
+            if sent:
+                lane.requests += 1
+                pairs = [(batch.queue.target, batch.encoded or b"") for batch in sent]
+                connection.produce(pairs, partial(self._answered, lane, sent))
+
+    async def _wait(self, lane: _Lane) -> None:
+        try:
+            connection = await self._cluster.connection(lane.broker_id)
+            await connection.writable()
+        except SeglogError as error:
+            logger.warning("broker %d cannot be reached: %s", lane.broker_id, error)
+            queues, lane.ready = lane.ready, {}
+            for queue in queues:
+                self._recovery.begin(queue)
+        finally:
+            lane.is_waiting = False
+        if lane.ready:
+            self._call(lane)
 
     def _collect(self, lane: _Lane, max_bytes: int) -> list[Batch]:
         """The next batch of each ready partition, as many as fit; they are in flight from now."""
@@ -185,7 +223,8 @@ class Sender:
             queue.unanswered += 1
             taken.append(batch)
             del lane.ready[queue]
-            self.work(queue)  # with more to send, it is ready again, behind the others
+            if queue.has_work:
+                self.work(queue)  # it is ready again, behind the others
         return taken
 
     def _next_batch(self, queue: PartitionQueue) -> Batch | None:
@@ -194,7 +233,7 @@ class Sender:
             return None
         while True:
             if not queue.waiting and queue.opened is not None and queue.opened.is_due:
-                self.accumulator.close(queue.opened)
+                self.accumulator.seal(queue.opened)
             if not queue.waiting:
                 return None
             batch = queue.waiting[0]
@@ -235,17 +274,27 @@ class Sender:
 
     # --- answers ---
 
-    def _answered(self, lane: _Lane, sent: list[Batch], answer: asyncio.Future[Any]) -> None:
+    def _answered(
+        self,
+        lane: _Lane,
+        sent: list[Batch],
+        response: ProduceResponse | None,
+        failure: SeglogError | None,
+    ) -> None:
         lane.requests -= 1
-        lane.wake.set()
-        results: Sequence[ProduceResult] = ()
-        failure: SeglogError | None = None
         try:
-            results = answer.result().results
-            if len(results) != len(sent):
-                failure = InternalError(f"{len(results)} results for {len(sent)} batches")
-        except SeglogError as refused:
-            failure = refused
+            self._judge_all(sent, response, failure)
+        except Exception as error:
+            self._fail(error)
+        if lane.ready:
+            self._call(lane)
+
+    def _judge_all(
+        self, sent: list[Batch], response: ProduceResponse | None, failure: SeglogError | None
+    ) -> None:
+        results = response.results if response is not None else []
+        if failure is None and len(results) != len(sent):
+            failure = InternalError(f"{len(results)} results for {len(sent)} batches")
         for number, batch in enumerate(sent):
             batch.queue.unanswered -= 1
             if failure is not None:

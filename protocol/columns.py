@@ -66,12 +66,6 @@ class RawColumns(NamedTuple):
     deltas: tuple[int, ...] | None
 
 
-class _Measured(NamedTuple):
-    lengths: list[int]
-    present: Sequence[Buffer]  # the cells that are not null
-    data_bytes: int
-
-
 # --- encoding ------------------------------------------------------------------------------------
 
 
@@ -89,23 +83,13 @@ def encode_columns(
     Who joins them compares the length with the size: they differ if a cell's `len` is not its size
     in bytes (a memoryview of wider items).
     """
-    measured = [
-        None if cells is None else _measure(name, cells)
-        for name, cells in (("keys", keys), ("values", values), ("headers", headers))
-    ]
-    size = 1 + _bin_size(timestamps) + sum(map(_column_size, measured)) + _bin_size(deltas)
-    if size > max_bytes:
-        raise BatchTooLarge(f"columns of {size} bytes, {max_bytes} are allowed")
-    parts: list[Buffer] = [_ARRAY_OF_FIVE, *_bin_parts(timestamps)]
-    for column in measured:
-        if column is None:
-            parts.append(_NIL)
-            continue
-        count = len(column.lengths)
-        lengths = struct.pack(f"<{count}i", *column.lengths)
-        parts += (_ARRAY_OF_TWO, *_bin_parts(lengths), bin_header(column.data_bytes))
-        parts += column.present
-    parts += _bin_parts(deltas)
+    parts: list[Buffer] = [_ARRAY_OF_FIVE]
+    size = 1 + _add_bin(parts, timestamps)
+    size += _add_column(parts, "keys", keys, max_bytes)
+    size += _add_column(parts, "values", values, max_bytes)
+    size += _add_column(parts, "headers", headers, max_bytes)
+    size += _add_bin(parts, deltas)
+    _check_size(size, max_bytes)
     return parts, size
 
 
@@ -128,21 +112,46 @@ def bad_cell(name: str, cells: Sequence[object]) -> BadBatch | None:
     return None
 
 
-def _measure(name: str, cells: Sequence[Cell]) -> _Measured | None:
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise BatchTooLarge(f"columns of {size} bytes, {max_bytes} are allowed")
+
+
+def _add_column(
+    parts: list[Buffer], name: str, cells: Sequence[Cell] | None, max_bytes: int
+) -> int:
+    """Add the parts of a column; returns their size."""
+    if cells is None:
+        parts.append(_NIL)
+        return 1
+    present: Sequence[Buffer] = cast("Sequence[Buffer]", cells)
     try:
-        # The fast way, for columns without nulls: None has no len.
-        lengths = list(map(len, cast("Sequence[Buffer]", cells)))
-        return _Measured(lengths, cast("Sequence[Buffer]", cells), sum(lengths))
+        lengths = list(map(len, present))  # the fast way, without nulls: None has no len
+        data_bytes = sum(lengths)
     except TypeError:
-        pass
-    present = [cell for cell in cells if cell is not None]
-    if not present:
-        return None
-    try:
-        lengths = [-1 if cell is None else len(cell) for cell in cells]
-    except TypeError as error:
-        raise bad_cell(name, cells) or BadBatch(f"{name}: {error}") from None
-    return _Measured(lengths, present, sum(map(len, present)))
+        present = [cell for cell in cells if cell is not None]
+        if not present:
+            parts.append(_NIL)
+            return 1
+        try:
+            lengths = [-1 if cell is None else len(cell) for cell in cells]
+        except TypeError as error:
+            raise bad_cell(name, cells) or BadBatch(f"{name}: {error}") from None
+        data_bytes = sum(map(len, present))
+    _check_size(data_bytes, max_bytes)  # before lengths are packed that have no room there
+    count = len(lengths)
+    packed = struct.pack(f"<{count}i", *lengths)
+    parts += (_ARRAY_OF_TWO, bin_header(len(packed)), packed, bin_header(data_bytes))
+    parts += present
+    return 1 + 2 * _BIN_HEADER.size + 4 * count + data_bytes
+
+
+def _add_bin(parts: list[Buffer], data: bytes | None) -> int:
+    if data is None:
+        parts.append(_NIL)
+        return 1
+    parts += (bin_header(len(data)), data)
+    return _BIN_HEADER.size + len(data)
 
 
 def _encode_header(index: int, pairs: object) -> bytes:
@@ -159,20 +168,6 @@ def _encode_header(index: int, pairs: object) -> bytes:
 
 def bin_header(size: int) -> bytes:
     return _BIN_HEADER.pack(_BIN32, size)
-
-
-def _bin_parts(data: bytes | None) -> tuple[bytes, ...]:
-    return (_NIL,) if data is None else (bin_header(len(data)), data)
-
-
-def _bin_size(data: bytes | None) -> int:
-    return 1 if data is None else _BIN_HEADER.size + len(data)
-
-
-def _column_size(column: _Measured | None) -> int:
-    if column is None:
-        return 1
-    return 1 + 2 * _BIN_HEADER.size + 4 * len(column.lengths) + column.data_bytes
 
 
 # --- decoding ------------------------------------------------------------------------------------

@@ -67,6 +67,42 @@ async def test_a_broker_that_does_not_answer_is_given_up(broker):
         await connection.close()
 
 
+async def test_each_request_has_its_own_time(broker):
+    async with running_proxy(broker.bootstrap) as proxy:
+        connection = await open_connection(proxy.bootstrap, request_timeout_s=0.05)
+        proxy.open_to_client.clear()
+        ask = m.MetadataRequest()
+        long = asyncio.create_task(connection.request(api.METADATA, ask, extra_s=3600))
+        await asyncio.sleep(0)
+        with pytest.raises(errors.RequestTimeout, match="list_offsets"):
+            await connection.request(api.LIST_OFFSETS, m.ListOffsetsRequest([]))
+        with pytest.raises(errors.RequestTimeout):
+            await long
+        proxy.open_to_client.set()
+        await connection.close()
+
+
+async def test_a_request_that_may_take_long_outlives_the_others_time(broker):
+    async with running_proxy(broker.bootstrap) as proxy:
+        connection = await open_connection(proxy.bootstrap, request_timeout_s=0.05)
+        other = await open_connection(proxy.bootstrap, request_timeout_s=0.05)
+        ask = m.MetadataRequest()
+        await connection.request(api.METADATA, ask)  # it has set the timer
+        proxy.open_to_client.clear()
+        long = asyncio.create_task(connection.request(api.METADATA, ask, extra_s=3600))
+        for _ in range(2):
+            with pytest.raises(errors.RequestTimeout):
+                await other.request(api.METADATA, ask)
+            await other.close()
+            proxy.open_to_client.set()
+            other = await open_connection(proxy.bootstrap, request_timeout_s=0.05)
+            proxy.open_to_client.clear()
+        assert connection.is_open
+        proxy.open_to_client.set()
+        assert (await long).brokers
+        await connection.close()
+
+
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\1\xc0", b""])
 async def test_what_is_no_broker_is_told(said):
     async def serve(reader, writer):

@@ -132,6 +132,37 @@ async def test_awaiting_a_delivery_ends_the_linger():
     assert (await waiting).offset == 5
 
 
+async def test_every_batch_lingers_its_own_time():
+    work: list[PartitionQueue] = []
+    all_came = asyncio.Event()
+
+    def on_work(queue: PartitionQueue) -> None:
+        work.append(queue)
+        if len(set(work)) == 3:
+            all_came.set()
+
+    filled = Accumulator(
+        batch_bytes=1000,
+        buffer_bytes=100_000,
+        linger_s=0.005,
+        delivery_timeout_s=60,
+        on_work=on_work,
+    )
+    filled.start()
+    early, closed, late = (PartitionQueue("t", number, 0) for number in range(3))
+    first = append(filled, early, b"x").batch
+    filled.close(append(filled, closed, b"x").batch)
+    assert work == [closed]
+    await asyncio.sleep(0.002)
+    last = append(filled, late, b"x").batch
+
+    await all_came.wait()
+
+    assert work == [closed, early, late]
+    assert first.is_due
+    assert last.is_due
+
+
 async def _wait(delivery):
     return await delivery
 
