@@ -12,7 +12,6 @@ Answers may come in any order, but appends to one partition are done, and answer
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -38,14 +37,11 @@ _HIGH_WATER_BYTES: Final = 4 * MIB
 _LINGER_S: Final = 1.0  # how long a refused client may take to read why
 
 
-class _Pause(enum.IntFlag):
-    """Why a connection is not read."""
-
-    NO = 0
-    IN_FLIGHT = enum.auto()
-    SLOW_READER = enum.auto()
-    WRITER = enum.auto()
-    CLOSING = enum.auto()
+# Why a connection is not read; plain numbers, since an enum's `&` is a function in Python.
+_IN_FLIGHT: Final = 1
+_SLOW_READER: Final = 2
+_WRITER: Final = 4
+_CLOSING: Final = 8
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = listener.loop
         self._backlog: deque[bytes | bytearray] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._paused = _Pause.NO
+        self._paused = 0
         self._slow_reader: asyncio.TimerHandle | None = None
         self._unsent_when_watched = 0  # with what came since
         self._when_writable: list[Callable[[], None]] = []
@@ -133,14 +129,14 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.forget(self)
 
     def pause_writing(self) -> None:
-        self._pause(_Pause.SLOW_READER)
+        self._pause(_SLOW_READER)
         self._watch_slow_reader()
 
     def resume_writing(self) -> None:
         if self._slow_reader is not None:
             self._slow_reader.cancel()
             self._slow_reader = None
-        self._resume(_Pause.SLOW_READER)
+        self._resume(_SLOW_READER)
         self._listener.progress.set()
         waiting, self._when_writable = self._when_writable, []
         for callback in waiting:  # one may fill the transport again: then the next waits again
@@ -173,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._in_flight) >= self._config.max_in_flight_requests
             or self._in_flight_bytes >= self._config.max_in_flight_bytes
         ):
-            self._pause(_Pause.IN_FLIGHT)
+            self._pause(_IN_FLIGHT)
         self._listener.handle(self, place, frame)
 
     def respond(
@@ -196,14 +192,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._unsent_when_watched += length
             self._transport.writelines(frame)
             self.last_active = self._loop.time()
-        if self._paused & _Pause.CLOSING:
+        if self._paused & _CLOSING:
             self._listener.progress.set()
         if (
-            self._paused & _Pause.IN_FLIGHT
+            self._paused & _IN_FLIGHT
             and len(self._in_flight) < self._config.max_in_flight_requests
             and self._in_flight_bytes < self._config.max_in_flight_bytes
         ):
-            self._resume(_Pause.IN_FLIGHT)
+            self._resume(_IN_FLIGHT)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a request that takes its time; it is cancelled with the connection."""
@@ -213,26 +209,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def wait_for_writer(self, when_room: Callable[[Callable[[], None]], None]) -> None:
         """Read no more until the writer's queue has room again."""
-        if not self._paused & _Pause.WRITER:
-            self._pause(_Pause.WRITER)
-            when_room(lambda: self._resume(_Pause.WRITER))
+        if not self._paused & _WRITER:
+            self._pause(_WRITER)
+            when_room(lambda: self._resume(_WRITER))
 
     @property
     def is_choked(self) -> bool:
         """Whether answers wait to be taken: others should be made later, with `when_writable`."""
-        return bool(self._paused & _Pause.SLOW_READER)
+        return bool(self._paused & _SLOW_READER)
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         self._when_writable.append(callback)
 
     # --- pausing and closing ---------------------------------------------------------------------
 
-    def _pause(self, reason: _Pause) -> None:
+    def _pause(self, reason: int) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self._paused |= reason
 
-    def _resume(self, reason: _Pause) -> None:
+    def _resume(self, reason: int) -> None:
         self._paused &= ~reason
         if self._is_draining:
             return  # answered at once, from the loop below: it goes on with the next by itself
@@ -267,12 +263,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_stopping(self) -> bool:
         """Whether the broker stops, and nothing should wait that can be answered now."""
-        return bool(self._paused & _Pause.CLOSING)
+        return bool(self._paused & _CLOSING)
 
     def stop_reading(self) -> None:
         """Take no new request: what is begun is finished."""
         self._backlog.clear()
-        self._pause(_Pause.CLOSING)
+        self._pause(_CLOSING)
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)  # to hear when everything is sent
         for waiter in list(self.waiters):

@@ -77,7 +77,7 @@ _Shares = dict[Partition, _Share]
 
 
 class GroupCommit:
-    """Called by one thread."""
+    """Called by one at a time."""
 
     def __init__(self, journal: Journal, clock_us: Callable[[], int]) -> None:
         self._journal = journal

@@ -84,7 +84,8 @@ class SharedHistogram(Histogram):
 class TopicTraffic:
     """What went into a topic and out of it, counted from batch headers, never by record.
 
-    What goes in belongs to the writer's thread, what goes out to the loop. `total` counts it too.
+    What goes in belongs to whoever writes, one at a time, what goes out to the loop. `total` counts
+    it too.
     """
 
     __slots__ = (
@@ -170,7 +171,7 @@ class Metrics:
         self.housekeeping_failures = 0
         self.staged_batches = 0
         self.published_steps = 0
-        # --- the writer's thread's ---
+        # --- the writer's, one at a time ---
         self.group_batches = Histogram(BATCH_BOUNDS)
         self.group_bytes = Histogram(BYTE_BOUNDS)
         self.group_partitions = Histogram(PARTITION_BOUNDS)
@@ -184,7 +185,7 @@ class Metrics:
         self.errors[api_key, code] += 1
 
     def group_committed(self, batches: int, partitions: int, length: int, seconds: float) -> None:
-        """Called in the writer's thread, before the group is answered."""
+        """Called by whoever writes, before the group is answered."""
         self.group_batches.observe(batches)
         self.group_partitions.observe(partitions)
         self.group_bytes.observe(length)

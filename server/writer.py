@@ -1,12 +1,17 @@
-"""The one writer: every append, and every change of files, happens in its thread, in turn.
+"""The one writer: every append, and every change of files, happens in its turn.
 
-    loop:    submit(append) ─► gathered ─► queue                ┌──► answers, wakes fetches
-    writer:                                 └► group: commit ───┘
+    loop:    submit(append) ─► gathered ─┬► queue               ┌──► answers, wakes fetches
+    thread:                              │   └► group: commit ──┤
+    loop:                                └► at once: commit ────┘
 
 While one group is written (group_commit.py) the next gathers; so the busier the broker, the more
 appends share a sync. What the loop reads from all sockets in one turn is handed over at the end of
 that turn, together: a writer woken by the first of them would fight the loop for the interpreter,
 and sync it alone.
+
+Two threads that hand over to each other take longer than a small write to the page cache. So the
+loop does such a write itself, at once, where the thread has nothing to do: then it also is the only
+one. Whatever may wait for the disk (a sync, space, a new segment) is the thread's.
 """
 
 from __future__ import annotations
@@ -17,13 +22,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from ..protocol.constants import MIB
+from ..protocol.constants import KIB, MIB
 from ..protocol.errors import ShuttingDown
 from ..protocol.header import BatchHeader, Buffer
-from .group_commit import Append, GroupCommit, Outcome
+from .group_commit import Append, Committed, GroupCommit, Outcome
 from .metrics import Metrics
 from .partition import Partition
 from .storage.journal import Journal
@@ -34,6 +39,11 @@ T = TypeVar("T")
 
 MAX_GROUP_BYTES: Final = 16 * MIB  # so that the first in a group does not wait for ever
 MAX_GROUP_APPENDS: Final = 10_000
+MAX_AT_ONCE_BYTES: Final = 64 * KIB
+#: A write to the page cache that takes longer than this had to wait for the disk after all: the
+#: system holds writers back while it has too much unwritten. The thread writes for a while then.
+SLOW_WRITE_S: Final = 0.01
+AVOID_SLOW_WRITES_S: Final = 1.0
 
 
 class _Job(NamedTuple):
@@ -58,12 +68,15 @@ class Writer:
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         metrics: Metrics,
     ) -> None:
+        self._clock_us = clock_us
         self._group_commit = GroupCommit(journal, clock_us)
         self._loop = loop
         self._metrics = metrics
         self._gathered: list[_Item] = []
-        self._queue: queue.SimpleQueue[list[_Item]] = queue.SimpleQueue()
-        self._handed_over: deque[_Item] = deque()  # the writer's thread's own
+        self._queue: queue.SimpleQueue[Sequence[_Item]] = queue.SimpleQueue()
+        self._under_way = 0  # handed to the thread, and not finished
+        self._at_once_from = 0.0  # the loop's time; before it, the loop writes nothing itself
+        self._received: deque[_Item] = deque()  # the thread's own
         self._left_over: list[Append] = []
         self._thread = threading.Thread(target=self._run, name="seglog-writer", daemon=True)
         self._is_stopped = False
@@ -131,7 +144,45 @@ class Writer:
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
-        self._queue.put(gathered)
+        if self._under_way == 0 and (group := self._quick(gathered)):
+            self._write_at_once(group)
+        else:
+            self._put(gathered)
+
+    def _put(self, items: Sequence[_Item]) -> None:
+        self._under_way += len(items)
+        self._queue.put(items)
+
+    def _quick(self, items: Sequence[_Item]) -> list[Append] | None:
+        """These as a group, if writing it waits for nothing."""
+        if self._loop.time() < self._at_once_from:
+            return None
+        now_us = self._clock_us()
+        length = 0
+        group = []
+        for item in items:
+            if not isinstance(item, Append):
+                return None
+            length += len(item.batch)
+            log = item.partition.log_or_none
+            # As if all of them were for this one log: few are small and do not fit it so.
+            if length > MAX_AT_ONCE_BYTES or log is None or not log.has_room(length, now_us):
+                return None
+            group.append(item)
+        return group
+
+    def _write_at_once(self, group: list[Append]) -> None:
+        started = time.perf_counter()
+        done, left_over, grown = self._commit(group)
+        if time.perf_counter() - started > SLOW_WRITE_S:
+            self._at_once_from = self._loop.time() + AVOID_SLOW_WRITES_S
+        if left_over:
+            self._put(left_over)
+        self._finish(done, grown)
+
+    def _finish_group(self, group: list[Append], grown: dict[Partition, int]) -> None:
+        self._under_way -= len(group)
+        self._finish(group, grown)
 
     def _finish(self, group: list[Append], grown: dict[Partition, int]) -> None:
         self._queued_bytes -= sum(len(append.batch) for append in group)
@@ -153,12 +204,23 @@ class Writer:
             logger.exception("an answer failed")
 
     def _finish_job(self, job: _Job, result: object, error: BaseException | None) -> None:
+        self._under_way -= 1
         if job.future.cancelled():
             return
         if error is None:
             job.future.set_result(result)
         else:
             job.future.set_exception(error)
+
+    # --- called by whoever writes ----------------------------------------------------------------
+
+    def _commit(self, group: list[Append]) -> Committed:
+        started = time.perf_counter()
+        committed = self._group_commit.commit(group)
+        seconds = time.perf_counter() - started
+        grown = committed.grown
+        self._metrics.group_committed(len(committed.done), len(grown), sum(grown.values()), seconds)
+        return committed
 
     # --- the writer's thread ---------------------------------------------------------------------
 
@@ -178,9 +240,9 @@ class Writer:
         group, self._left_over = self._left_over, []
         length = sum(len(append.batch) for append in group)
         while length < MAX_GROUP_BYTES and len(group) < MAX_GROUP_APPENDS:
-            if not self._handed_over and not self._receive(wait=wait and not group):
+            if not self._received and not self._receive(wait=wait and not group):
                 break
-            item = self._handed_over.popleft()
+            item = self._received.popleft()
             if item is None:
                 return group, None, True
             if isinstance(item, _Job):
@@ -192,7 +254,7 @@ class Writer:
     def _receive(self, *, wait: bool) -> bool:
         """Take what the loop handed over, if need be when it does; whether there was anything."""
         try:
-            self._handed_over.extend(self._queue.get(block=wait))
+            self._received.extend(self._queue.get(block=wait))
         except queue.Empty:
             return False
         return True
@@ -207,11 +269,8 @@ class Writer:
         self._call_loop(self._finish_job, job, result, failure)
 
     def _write_group(self, group: list[Append]) -> None:
-        started = time.perf_counter()
-        done, self._left_over, grown = self._group_commit.commit(group)
-        seconds = time.perf_counter() - started
-        self._metrics.group_committed(len(done), len(grown), sum(grown.values()), seconds)
-        self._call_loop(self._finish, done, grown)
+        done, self._left_over, grown = self._commit(group)
+        self._call_loop(self._finish_group, done, grown)
 
     def _call_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         try:

@@ -294,11 +294,24 @@ class Log(ReadableLog):
 
     def roll_if_due(self, now_us: int) -> bool:
         """Roll where `segment.ms` has passed since the active segment's first batch."""
-        first = self.active.first_append_time_us
-        if self.active.size and now_us - first >= self.config.segment_ms * 1000:
+        if self._is_roll_due(now_us):
             self.roll()
             return True
         return False
+
+    def _is_roll_due(self, now_us: int) -> bool:
+        age_us = now_us - self.active.first_append_time_us
+        return self.active.size > 0 and age_us >= self.config.segment_ms * 1000
+
+    def has_room(self, length: int, now_us: int) -> bool:
+        """Whether so many bytes can be appended by a write to the page cache and nothing else: no
+        sync, no space to reserve, no new segment.
+        """
+        return (
+            not self.config.syncs_before_ack
+            and self.active.size + length <= self.active.allocated_bytes
+            and not self._is_roll_due(now_us)
+        )
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the log end.
