@@ -246,6 +246,29 @@ def test_on_a_terminal_a_mistake_is_one_line_too(tmp_path, terminal):
     assert terminal.shown.count("\n") == 1
 
 
+COLLECTED = """
+import asyncio, gc, os, signal, sys
+from seglog.server.app import serve
+from seglog.server.config import BrokerConfig
+
+def on_listening(broker):
+    print(len(gc.get_objects()), gc.get_freeze_count())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+asyncio.run(serve(BrokerConfig(data=sys.argv[1], port=0), on_listening))
+"""
+
+
+def test_what_the_broker_began_with_is_not_collected_again_and_again(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", COLLECTED, tmp_path],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+
+    looked_at, frozen = map(int, ran.stdout.split())
+    assert frozen > 10 * looked_at
+
+
 # --- mistakes ------------------------------------------------------------------------------------
 
 
