@@ -90,5 +90,5 @@ class Metadata:
         """The broker_id that serves the partition."""
         count = self.partition_count(topic)
         if not 0 <= partition < count:
-            raise UnknownPartition(f"{topic} has {count} partitions, there is no {partition}")
+            raise UnknownPartition.beyond(topic, partition, count)
         return self._leaders[topic][partition]

@@ -26,9 +26,7 @@ class TopicQueues:
 
     def queue(self, partition: int) -> PartitionQueue:
         if not 0 <= partition < len(self.queues):
-            raise UnknownPartition(
-                f"{self.name} has {len(self.queues)} partitions, there is no {partition}"
-            )
+            raise UnknownPartition.beyond(self.name, partition, len(self.queues))
         return self.queues[partition]
 
     def next_sticky(self) -> PartitionQueue:

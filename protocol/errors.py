@@ -17,7 +17,7 @@ next, and ends the message; what happened comes first.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SeglogError(Exception):
@@ -149,6 +149,12 @@ class UnknownPartition(SeglogError):
 
     code = 24
     advice = "Partitions count from 0; describe the topic to see how many there are"
+
+    @classmethod
+    def beyond(cls, topic: str, partition: int, count: int) -> Self:
+        """Of a topic that has so many."""
+        noun = "partition" if count == 1 else "partitions"
+        return cls(f"{topic} has {count} {noun}, there is no {partition}")
 
 
 class ProtectedTopic(SeglogError):

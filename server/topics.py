@@ -93,9 +93,7 @@ class Topics:
     def partition(self, name: str, number: int) -> Partition:
         partitions = self._partitions.get(name) or self.partitions(name)
         if number >= len(partitions):
-            raise UnknownPartition(
-                f"{name} has partitions 0 to {len(partitions) - 1}, not {number}"
-            )
+            raise UnknownPartition.beyond(name, number, len(partitions))
         return partitions[number]
 
     def snapshot(self) -> dict[str, list[Partition]]:

@@ -161,9 +161,7 @@ def _check_topic(producer: SyncProducer, topic: str, partition: int | None) -> N
     """Before anything is read: whoever types lines wants to know at once."""
     count = producer.partitions_for(topic)
     if partition is not None and partition >= count:
-        raise UnknownPartition(
-            f"{topic} has {counted(count, 'partition')}, there is no {partition}"
-        )
+        raise UnknownPartition.beyond(topic, partition, count)
 
 
 def _progress(topic: str, sources: list[Path]) -> Progress:

@@ -52,7 +52,7 @@ async def _send(
     if highest >= count:
         count = await producer.partitions_for(topic, fresh=True)
     if highest >= count:
-        raise UnknownPartition(f"{topic} has {count} partitions, there is no {highest}")
+        raise UnknownPartition.beyond(topic, highest, count)
     deliveries: list[Delivery | SeglogError] = []
     for record in records:
         try:
