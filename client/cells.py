@@ -4,11 +4,12 @@ pairs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, cast
 
 from ..protocol.columns import Headers
 from ..protocol.errors import BadBatch
+from ..protocol.times import from_datetime
 
 #: A value or key: text becomes UTF-8; what can change is copied.
 Data = bytes | str | bytearray | memoryview
@@ -18,8 +19,6 @@ HeaderValue = bytes | str | None
 #: Pairs, or a mapping.
 HeadersLike = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _PLAIN: Final = ({bytes}, {bytes, type(None)}, {type(None)}, set[type]())
 
 
@@ -50,7 +49,7 @@ def to_microseconds(timestamp: Timestamp) -> int:
         raise BadBatch(f"timestamp is a {type(timestamp).__name__}, not a datetime or an int")
     if timestamp.tzinfo is None:
         raise BadBatch(f"timestamp {timestamp} has no time zone: say which, for example UTC")
-    return (timestamp - _EPOCH) // _MICROSECOND
+    return from_datetime(timestamp)
 
 
 def to_headers(headers: HeadersLike) -> Headers:

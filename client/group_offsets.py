@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from ..protocol import api
@@ -18,6 +18,7 @@ from ..protocol.group_messages import (
     OffsetCommit,
     TopicPartitions,
 )
+from ..protocol.times import to_datetime
 from .cluster import Cluster
 from .metadata import TopicPartition
 
@@ -25,8 +26,6 @@ from .metadata import TopicPartition
 Offsets = Mapping[tuple[str, int], int | tuple[int, str]]
 
 T = TypeVar("T")
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bookmark(NamedTuple):
@@ -75,7 +74,7 @@ async def _fetch(
 
 
 def _bookmark(found: CommittedOffset) -> Bookmark:
-    committed_at = _EPOCH + timedelta(milliseconds=found.commit_time_ms)
+    committed_at = to_datetime(found.commit_time_ms * 1000)
     return Bookmark(found.offset, found.metadata, committed_at, found.log_epoch)
 
 

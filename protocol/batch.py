@@ -34,6 +34,7 @@ from .constants import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
+    MAX_OFFSET,
     MAX_UNCOMPRESSED_BYTES,
     NO_PRODUCER_ID,
     PREFIX_BYTES,
@@ -50,7 +51,6 @@ from .header import (
 )
 from .records import Columns
 
-_MAX_OFFSET: Final = (1 << 63) - 1  # Arrow's and Spark's offsets are signed
 _NO_HEADER: Final = bytes(HEADER_BYTES)
 _LAYOUT_BYTES: Final = 1 + 2 * 5 + 3 * 11  # array and bin headers, if every column is there
 
@@ -206,7 +206,7 @@ def decode_batch(
     # A batch that was not stored yet has no length of its own.
     if header.length != len(batch) and (verify or header.length):
         raise DamagedBatch(f"a batch of {header.length} bytes in a buffer of {len(batch)}")
-    if header.next_offset > _MAX_OFFSET:
+    if header.next_offset > MAX_OFFSET:
         raise BadBatch(f"base_offset {header.base_offset}")
     data = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], header.uncompressed_length)
     raw = decode_columns(data, header.record_count, header.offset_span)

@@ -32,6 +32,7 @@ MAX_BATCH_BYTES: Final = 16 * MIB  # as stored, header included
 MAX_UNCOMPRESSED_BYTES: Final = 64 * MIB  # of the columns: what a reader is willing to unpack
 MAX_BATCH_RECORDS: Final = 1_000_000
 MAX_RELATIVE_OFFSET: Final = (1 << 32) - 1  # an index entry keeps 32 bits of offset
+MAX_OFFSET: Final = (1 << 63) - 1  # Arrow's and Spark's offsets are signed
 
 # --- names ---------------------------------------------------------------------------------------
 MAX_TOPIC_NAME_LENGTH: Final = 200  # with "topic-" in front it must fit a file name of 255 bytes

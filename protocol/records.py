@@ -13,22 +13,21 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from .columns import Headers, RawColumns, cells, header_cells
 from .header import BatchHeader
+from .times import to_datetime
 
 if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # Frozen costs nothing at construction. A record cannot be part of a cycle, and being out of the
@@ -47,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def timestamp(self) -> datetime:
         """`timestamp_us` as an aware datetime; OverflowError beyond the years 1 to 9999."""
-        return _EPOCH + timedelta(microseconds=self.timestamp_us)
+        return to_datetime(self.timestamp_us)
 
     @property
     def is_tombstone(self) -> bool:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -27,9 +27,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from ..protocol.times import from_datetime
 from .offsets import Span
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -120,5 +119,5 @@ def _whole(value: Any) -> int | None:
     """A number, or a time in microseconds; None where it is neither."""
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.astimezone()
-        return (aware - _EPOCH) // timedelta(microseconds=1)
+        return from_datetime(aware)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

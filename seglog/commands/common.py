@@ -10,7 +10,6 @@ import re
 import socket
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ import msgspec
 import typer
 
 from ..protocol.errors import BadConfig, NoBroker, SeglogError
+from ..protocol.times import iso_time
 from .exit_codes import EXIT_FAILURE
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ CONNECT_TIMEOUT_S: Final = 5.0
 #: What the extra `http` installs, by the names of its modules.
 HTTP_EXTRA: Final = ("fastapi", "prometheus_client", "uvicorn")
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _NUMBER: Final = re.compile(r"[-+]?[\d,.]+")
 
 
@@ -224,35 +222,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+@lru_cache(maxsize=64)
+def time_text(time_us: int) -> str:
+    """ISO 8601; plain milliseconds beyond the years 1 to 9999."""
+    return iso_time(time_us) or str(time_us // 1000)
+
+
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-# --- times ---------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)  # the records of a batch mostly share their time
-def iso_time(time_us: int) -> str:
-    """UTC, to the microsecond; plain milliseconds beyond the years 1 to 9999."""
-    try:
-        moment = _EPOCH + time_us * _MICROSECOND
-    except OverflowError:
-        return str(time_us // 1000)
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
-@lru_cache(maxsize=64)
-def parse_time(text: str) -> int | None:
-    """Microseconds, from ISO 8601 (UTC where no zone is given); None where it is not that."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 # --- asking --------------------------------------------------------------------------------------

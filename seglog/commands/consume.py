@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ..places import Last
 from ..protocol.errors import OffsetOutOfRange
-from .common import Bootstrap, Output, on_terminal, output_format, reach, say
+from .common import Bootstrap, Output, on_terminal, open_admin, output_format, say
 from .completion import complete_group, complete_topic
 from .interrupts import Interrupts
-from .places import Place, find_ends, find_ranges, find_starts, parse_place
+from .places import find_ends, find_log_ends, find_starts, parse_place
 from .progress import Progress
 from .reading import Reading, SharedReading, Wanted
 from .record_lines import json_lines, text_lines
@@ -104,7 +105,7 @@ def consume(
     """
     first = None if start is None else parse_place(start, "--from")
     last = None if end is None else parse_place(end, "--to")
-    if last is not None and last.kind in ("earliest", "last"):
+    if last == "earliest" or isinstance(last, Last):
         raise typer.BadParameter(f"{end!r} cannot be an end", param_hint="--to")
     if group is not None and (partition or last is not None):
         raise typer.BadParameter(
@@ -114,18 +115,15 @@ def consume(
     write = json_lines if output is Output.json else in_text
     tests = [parse_filter(text) for text in filters or ()]
     if first is None:
-        first = Place("earliest" if exit_at_end or last is not None else "latest")
-    from ..client.blocking import SyncAdmin  # noqa: PLC0415 - only clients need it
-
-    reach(bootstrap)
-    with SyncAdmin(bootstrap, client_name="seglog-cli") as admin:
-        ranges = find_ranges(admin, topic, partition)
-        starts = find_starts(admin, topic, first, ranges)
-        ends = find_ends(admin, topic, last, exit_at_end, ranges)
-    if start is None and first.kind == "latest" and group is None and _is_watched():
+        first = "earliest" if exit_at_end or last is not None else "latest"
+    with open_admin(bootstrap) as admin:
+        log_ends = find_log_ends(admin, topic, partition)
+        starts = find_starts(admin, topic, first, log_ends)
+        ends = find_ends(admin, topic, last, exit_at_end, log_ends)
+    if start is None and first == "latest" and group is None and _is_watched():
         say("waiting for new records; --from earliest shows those that are there; Ctrl-C ends")
     wanted = Wanted(write, tests, ends, max_records)
-    numbers = list(ranges) if partition else None
+    numbers = list(log_ends) if partition else None
     with Interrupts() as interrupts:
         _read(bootstrap, topic, numbers, group, starts, wanted, interrupts)
 
@@ -143,7 +141,7 @@ def _read(
     wanted: Wanted,
     interrupts: Interrupts,
 ) -> None:
-    from ..client.blocking import SyncConsumer  # noqa: PLC0415 - as above
+    from ..client.blocking import SyncConsumer  # noqa: PLC0415 - other commands need no client
 
     options: dict[str, Any] = {"bootstrap": bootstrap, "client_name": "seglog-cli"}
     if partitions is not None:

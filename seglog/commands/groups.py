@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..places import Last
 from ..protocol.errors import UnknownGroup
 from .common import (
     Bootstrap,
@@ -203,18 +203,12 @@ def _target(to: str | None, by: int | None, like: str | None) -> ResetTo:
     if like is not None:
         return SameAs(like)
     place = parse_place(to or "", "--to")
-    match place.kind:
-        case "earliest" | "latest":
-            return place.kind
-        case "offset":
-            return place.number
-        case "time":
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=place.number)
-        case "last":
-            raise typer.BadParameter(
-                f"{to!r} cannot be a place here; --by -N goes back from the bookmark",
-                param_hint="--to",
-            )
+    if isinstance(place, Last):
+        raise typer.BadParameter(
+            f"{to!r} cannot be a place here; --by -N goes back from the bookmark",
+            param_hint="--to",
+        )
+    return place
 
 
 def _partition(text: str) -> tuple[str, int]:

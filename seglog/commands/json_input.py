@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..protocol.errors import SeglogError
-from .common import parse_time
+from ..protocol.times import from_datetime, parse_time
 from .input_lines import Columns, Lines, Pairs
 
 Encoding = Literal["base64"] | None
@@ -91,7 +91,7 @@ def _pairs(record: JsonLine) -> Pairs:
 def _microseconds(timestamp: int | str) -> int:
     if isinstance(timestamp, int):
         return timestamp * 1000
-    time_us = parse_time(timestamp)
-    if time_us is None:
+    moment = parse_time(timestamp)
+    if moment is None:
         raise ValueError(f"timestamp {timestamp!r} is neither ISO 8601 nor milliseconds")
-    return time_us
+    return from_datetime(moment)

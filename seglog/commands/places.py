@@ -1,111 +1,97 @@
-"""Places in a log as flags name them (earliest, latest, OFFSET, -N, TIME), and which offsets these
-are in each partition.
+"""Places as flags name them, and where they are in each partition that a command works on.
+
+A whole number from 10^12 on is a time in milliseconds. An offset is one of any partition: where
+another does not have it, that one is read from as near to it as there is.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ..protocol.errors import OffsetOutOfRange, UnknownPartition
-from .common import counted, parse_time
+from .. import places
+from ..places import Place, offsets_at
+from ..protocol.errors import OffsetOutOfRange
+from ..protocol.times import to_datetime
 
 if TYPE_CHECKING:
     from ..client.blocking import SyncAdmin
+    from ..client.log_ends import LogEnds
 
 #: Of a whole number that stands for a place: from here on it is a time, in milliseconds (2001).
 LEAST_EPOCH_MS: Final = 10**12
-_SHOWN_RANGES: Final = 8
-
-#: The log start and the durable end of each partition that is read.
-Ranges = Mapping[int, tuple[int, int]]
-
-
-class Place(NamedTuple):
-    """`number` is an offset, a count or microseconds."""
-
-    kind: Literal["earliest", "latest", "offset", "last", "time"]
-    number: int = 0
+_SHOWN_ENDS: Final = 8
 
 
 def parse_place(text: str, flag: str) -> Place:
-    if text == "earliest":
-        return Place("earliest")
-    if text == "latest":
-        return Place("latest")
-    if re.fullmatch(r"-\d{1,18}", text, re.ASCII):
-        return Place("last", int(text[1:]))
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        number = int(text)
-        if number >= LEAST_EPOCH_MS:
-            return Place("time", number * 1000)
-        return Place("offset", number)
-    time_us = parse_time(text)
-    if time_us is None:
+    place = places.parse_place(text)
+    if isinstance(place, int) and place >= LEAST_EPOCH_MS:
+        try:
+            return to_datetime(place * 1000)
+        except OverflowError:
+            place = None
+    if place is None:
         raise typer.BadParameter(
             f"{text!r} is neither earliest, latest, an offset, nor a time such as "
             "2026-01-31T12:00:00Z",
             param_hint=flag,
         )
-    return Place("time", time_us)
+    return place
 
 
-def find_ranges(
+def find_log_ends(
     admin: SyncAdmin, topic: str, partitions: Collection[int] | None
-) -> dict[int, tuple[int, int]]:
+) -> dict[int, LogEnds]:
     """Of these partitions, or of all (None)."""
-    starts = admin.list_offsets(topic, "earliest")
-    for number in partitions or ():
-        if number not in starts:
-            count = counted(len(starts), "partition")
-            raise UnknownPartition(f"{topic} has {count}, there is no {number}")
-    wanted = sorted(set(partitions)) if partitions else sorted(starts)
-    ends = admin.list_offsets(topic, "latest", wanted)
-    return {number: (starts[number].offset, ends[number].offset) for number in wanted}
+    from ..client.log_ends import LogEnds  # noqa: PLC0415 - other commands need no client
+
+    wanted = sorted(set(partitions)) if partitions else None
+    starts = admin.list_offsets(topic, "earliest", wanted)
+    ends = admin.list_offsets(topic, "latest", starts)
+    return {number: LogEnds(starts[number].offset, ends[number].offset) for number in starts}
 
 
-def find_starts(admin: SyncAdmin, topic: str, place: Place, ranges: Ranges) -> dict[int, int]:
-    match place.kind:
-        case "earliest":
-            return {number: start for number, (start, _) in ranges.items()}
-        case "latest":
-            return {number: end for number, (_, end) in ranges.items()}
-        case "last":
-            return {n: max(start, end - place.number) for n, (start, end) in ranges.items()}
-        case "offset":
-            if not any(start <= place.number <= end for start, end in ranges.values()):
-                raise OffsetOutOfRange(
-                    f"no partition of {topic} has offset {place.number} ({_told(ranges)})"
-                )
-            return {n: min(max(place.number, start), end) for n, (start, end) in ranges.items()}
-        case "time":
-            return _at_time(admin, topic, place.number, ranges)
+def find_offsets(
+    admin: SyncAdmin, topic: str, place: Place, log_ends: Mapping[int, LogEnds]
+) -> dict[int, int]:
+    by_time = {}
+    if isinstance(place, datetime):
+        by_time = admin.list_offsets(topic, place, log_ends)
+    return offsets_at(place, log_ends, by_time)
+
+
+def find_starts(
+    admin: SyncAdmin, topic: str, place: Place, log_ends: Mapping[int, LogEnds]
+) -> dict[int, int]:
+    """Where to begin in each partition. OffsetOutOfRange where no partition has that offset."""
+    found = find_offsets(admin, topic, place, log_ends)
+    if not isinstance(place, int):
+        return found
+    if not any(start <= place <= end for start, end in log_ends.values()):
+        raise OffsetOutOfRange(f"no partition of {topic} has offset {place} ({_told(log_ends)})")
+    return {n: min(max(place, start), end) for n, (start, end) in log_ends.items()}
 
 
 def find_ends(
-    admin: SyncAdmin, topic: str, place: Place | None, exit_at_end: bool, ranges: Ranges
+    admin: SyncAdmin,
+    topic: str,
+    place: Place | None,
+    exit_at_end: bool,
+    log_ends: Mapping[int, LogEnds],
 ) -> dict[int, int] | None:
     """Before which offset to stop in each partition; None: nowhere."""
-    now = {number: end for number, (_, end) in ranges.items()}
-    if place is None:
-        return now if exit_at_end else None
-    if place.kind == "latest":
-        return now
-    if place.kind == "time":
-        return _at_time(admin, topic, place.number, ranges)
-    return {n: min(place.number, end) if exit_at_end else place.number for n, end in now.items()}
+    if place is None and not exit_at_end:
+        return None
+    found = find_offsets(admin, topic, "latest" if place is None else place, log_ends)
+    if not exit_at_end:
+        return found
+    return {number: min(at, log_ends[number].durable_end) for number, at in found.items()}
 
 
-def _at_time(admin: SyncAdmin, topic: str, time_us: int, ranges: Ranges) -> dict[int, int]:
-    """The first record of that time or later, else the end."""
-    found = admin.list_offsets(topic, max(time_us, 0), ranges)
-    return {n: each.offset if each.offset >= 0 else ranges[n][1] for n, each in found.items()}
-
-
-def _told(ranges: Ranges) -> str:
-    told = [f"{n}: {start} to {end}" for n, (start, end) in ranges.items()]
-    more = [f"and {len(told) - _SHOWN_RANGES} more"] if len(told) > _SHOWN_RANGES else []
-    return "there are " + ", ".join(told[:_SHOWN_RANGES] + more)
+def _told(log_ends: Mapping[int, LogEnds]) -> str:
+    told = [f"{n}: {start} to {end}" for n, (start, end) in log_ends.items()]
+    more = [f"and {len(told) - _SHOWN_ENDS} more"] if len(told) > _SHOWN_ENDS else []
+    return "there are " + ", ".join(told[:_SHOWN_ENDS] + more)

@@ -14,7 +14,7 @@ import msgspec
 import typer
 from msgspec import UNSET, UnsetType
 
-from .common import iso_time
+from .common import time_text
 from .selection import Rows
 
 #: Lines of records, each with its line end.
@@ -52,7 +52,7 @@ def _fields(shown: Callable[[Sequence[bytes | None]], Sequence[bytes]]) -> dict[
         "o": lambda rows: rows.offsets,
         "p": lambda rows: repeat(rows.partition, len(rows)),
         "t": lambda rows: [time_us // 1000 for time_us in rows.timestamps],
-        "T": lambda rows: [iso_time(time_us).encode() for time_us in rows.timestamps],
+        "T": lambda rows: [time_text(time_us).encode() for time_us in rows.timestamps],
         "h": lambda rows: [
             b",".join(map(b"%b=%b".__mod__, _shown_headers(pairs, shown))) for pairs in rows.headers
         ],
@@ -127,7 +127,7 @@ def json_lines(rows: Rows) -> bytes:
         repeat(rows.topic),
         repeat(rows.partition),
         rows.offsets,
-        map(iso_time, rows.timestamps),
+        map(time_text, rows.timestamps),
         keys,
         key_encodings,
         values,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..protocol.errors import OffsetOutOfRange
+from ..places import Place, out_of_range
 from .common import Bootstrap, Yes, confirm, counted, open_admin, say
 from .completion import complete_topic
-from .places import Place, find_ranges, find_starts, parse_place
+from .places import find_log_ends, find_offsets, parse_place
 
 if TYPE_CHECKING:
     from ..client.blocking import SyncAdmin
+    from ..client.log_ends import LogEnds
 
 records = typer.Typer(name="records", no_args_is_help=True, help="Delete records.")
 
@@ -47,20 +49,20 @@ def delete(
 
     An offset is one of a single partition: where there are several, say which.
     """
-    place = Place("latest") if before == "all" else parse_place(before, "--before")
-    if place.kind not in ("offset", "time") and before != "all":
+    place = "latest" if before == "all" else parse_place(before, "--before")
+    if before != "all" and not isinstance(place, int | datetime):
         raise typer.BadParameter(
             f"{before!r} is neither an offset, a time nor all", param_hint="--before"
         )
     with open_admin(bootstrap) as admin:
-        ranges = find_ranges(admin, topic, partition)
-        if place.kind == "offset" and len(ranges) > 1:
+        log_ends = find_log_ends(admin, topic, partition)
+        if isinstance(place, int) and len(log_ends) > 1:
             raise typer.BadParameter(
-                f"{topic} has {len(ranges)} partitions: offset {place.number} of which?",
+                f"{topic} has {len(log_ends)} partitions: offset {place} of which?",
                 param_hint="--partition",
             )
-        cuts = _cuts(admin, topic, place, ranges)
-        gone = sum(cut - ranges[number][0] for number, cut in cuts.items())
+        cuts = _cuts(admin, topic, place, log_ends)
+        gone = sum(cut - log_ends[number].log_start for number, cut in cuts.items())
         if not cuts:
             say(f"nothing of {topic} lies before that")
             return
@@ -68,20 +70,16 @@ def delete(
         confirm(f"Delete about {counted(gone, 'record')} of {topic}, in {where}?", yes)
         for number, cut in cuts.items():
             new_start = admin.delete_records(topic, number, cut)
-            say(f"{topic}/{number} starts at offset {new_start}; it was {ranges[number][0]}")
+            old_start = log_ends[number].log_start
+            say(f"{topic}/{number} starts at offset {new_start}; it was {old_start}")
 
 
 def _cuts(
-    admin: SyncAdmin, topic: str, place: Place, ranges: dict[int, tuple[int, int]]
+    admin: SyncAdmin, topic: str, place: Place, log_ends: dict[int, LogEnds]
 ) -> dict[int, int]:
     """The new log start of each partition that loses records."""
-    if place.kind == "offset":
-        ((number, (start, end)),) = ranges.items()
-        if place.number > end:
-            raise OffsetOutOfRange(
-                f"{topic}/{number} has offsets {start} to {end}, and no {place.number}"
-            )
-        found = {number: place.number}
-    else:
-        found = find_starts(admin, topic, place, ranges)
-    return {number: cut for number, cut in found.items() if cut > ranges[number][0]}
+    found = find_offsets(admin, topic, place, log_ends)
+    for number, cut in found.items():
+        if isinstance(place, int) and cut > log_ends[number].durable_end:
+            raise out_of_range(topic, number, cut, log_ends[number])
+    return {number: cut for number, cut in found.items() if cut > log_ends[number].log_start}

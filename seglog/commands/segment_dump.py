@@ -15,7 +15,7 @@ from ..protocol.constants import CODECS, NO_PRODUCER_ID
 from ..protocol.header import BatchHeader
 from ..server.storage.filesystem import FileSystem
 from ..server.storage.names import LOG, file_name
-from .common import Output, iso_time, on_terminal, say, show
+from .common import Output, on_terminal, say, show, time_text
 from .progress import Progress
 from .segment_files import PartitionFolder, segment_bases, size_bytes
 from .segment_walk import Batch, walk
@@ -75,9 +75,9 @@ def _text_line(partition: str, file: str, position: int, header: BatchHeader) ->
         header.record_count,
         header.length,
         _CODEC_NAMES.get(header.codec, header.codec),
-        iso_time(header.first_timestamp_us),
-        iso_time(header.max_timestamp_us),
-        iso_time(header.append_time_us),
+        time_text(header.first_timestamp_us),
+        time_text(header.max_timestamp_us),
+        time_text(header.append_time_us),
         header.producer_id if has_producer else "-",
         header.producer_epoch if has_producer else "-",
         header.base_sequence if has_producer else "-",

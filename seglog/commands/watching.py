@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from .common import Output, Table, drawn, iso_time, on_terminal, show_json, show_tables
+from .common import Output, Table, drawn, on_terminal, show_json, show_tables, time_text
 from .interrupts import Interrupts
 from .reading import check_output
 
@@ -56,7 +56,7 @@ def watch_rounds(
             _watch_live(rounds)
         else:
             for found in rounds:
-                _show(found, output, iso_time(time.time_ns() // 1000))
+                _show(found, output, time_text(time.time_ns() // 1000))
 
 
 def _show(found: Round, output: Output, time_text: str = "") -> None:

@@ -11,9 +11,9 @@ from ..client.group_lag import GroupDescription, Lag, PartitionLag
 from ..client.group_offsets import Bookmark
 from ..client.group_reset import ResetTo, SameAs, Shift
 from ..client.metadata import TopicPartition
-from ..protocol.constants import MAX_ARRAY_LENGTH, MAX_COMMIT_METADATA_LENGTH
+from ..places import Last, parse_place
+from ..protocol.constants import MAX_ARRAY_LENGTH, MAX_COMMIT_METADATA_LENGTH, MAX_OFFSET
 from .models import Closed, Name, Offset, PartitionNumber
-from .places import MAX_OFFSET, parse_time
 
 
 class GroupListed(BaseModel):
@@ -131,12 +131,10 @@ class ResetIn(Closed):
             return SameAs(self.same_as)
         if isinstance(self.to, int):
             return self.to
-        if self.to in ("earliest", "latest"):
-            return "earliest" if self.to == "earliest" else "latest"
-        moment = parse_time(self.to or "")
-        if moment is None:
+        place = parse_place(self.to or "")
+        if place is None or isinstance(place, int | Last):  # a text is not taken for a number
             raise ValueError("to: neither earliest, latest, an offset, nor a time")
-        return moment
+        return place
 
 
 class ChangeOut(BaseModel):

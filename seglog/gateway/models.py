@@ -11,14 +11,14 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from ..client.cells import to_microseconds
 from ..protocol.columns import Headers
 from ..protocol.constants import (
     MAX_GROUP_NAME_LENGTH,
+    MAX_OFFSET,
     MAX_PARTITIONS_PER_TOPIC,
     MAX_TOPIC_NAME_LENGTH,
 )
-from .places import MAX_OFFSET, parse_time
+from ..protocol.times import EPOCH, from_datetime, parse_time
 from .problems import Problem
 from .records import Encoding, from_base64, from_document
 
@@ -148,7 +148,9 @@ def to_time_us(timestamp: str | None, timestamp_us: int | None) -> int | None:
     moment = parse_time(timestamp)
     if moment is None:
         raise ValueError("timestamp is not a time such as 2026-01-31T12:00:00Z")
-    return to_microseconds(moment)
+    if moment < EPOCH:
+        raise ValueError("timestamp is before 1970")
+    return from_datetime(moment)
 
 
 def _one_of(name: str, text: str | None, encoded: str | None) -> bytes | None:

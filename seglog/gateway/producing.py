@@ -14,10 +14,10 @@ from fastapi import Response
 
 from ..client.delivery import Delivery, RecordMetadata
 from ..protocol.errors import InternalError, ProducerFenced, SeglogError, UnknownPartition
+from ..protocol.times import iso_time
 from .backend import Backend
 from .models import Outgoing
 from .problems import problem
-from .records import iso_time
 from .state import json_response
 
 

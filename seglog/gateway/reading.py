@@ -10,11 +10,12 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from ..client.consumer import Consumer
+from ..places import Place
 from ..protocol.constants import KIB
 from ..protocol.errors import RequestTimeout
 from ..protocol.records import Record
 from .backend import Backend, unless_stopped
-from .places import Place, Span, find_spans
+from .places import find_log_ends, find_offsets
 from .records import Encoding, size_of, to_json
 from .settings import GatewaySettings
 
@@ -41,18 +42,20 @@ async def read(
 ) -> dict[str, Any]:
     """The body of the answer."""
     topic, partition = name
-    spans = await find_spans(await backend.admin(), topic, place, [partition])
-    span = spans[partition]
+    admin = await backend.admin()
+    log_ends = await find_log_ends(admin, topic, [partition])
+    start = (await find_offsets(admin, topic, place, log_ends))[partition]
+    log_start, durable_end = log_ends[partition]
     records: list[Record] = []
-    next_offset = span.at
-    if span.at < span.durable_end or wanted.wait_s > 0:
+    next_offset = start
+    if start < durable_end or wanted.wait_s > 0:
         consumer = backend.consumer(
             [name],
-            {name: span.at},
+            {name: start},
             buffer_bytes=max(_LEAST_BUFFER_BYTES, min(wanted.max_bytes, settings.max_answer_bytes)),
         )
         async with consumer:
-            records = await _take(consumer, backend, settings, name, span, wanted)
+            records = await _take(consumer, backend, settings, name, durable_end, wanted)
             records, cut = _within(records, wanted.max_bytes)
             next_offset = cut if cut is not None else consumer.position(*name)
     return {
@@ -60,8 +63,8 @@ async def read(
         "partition": partition,
         "records": [to_json(record, wanted.encoding) for record in records],
         "next_offset": next_offset,
-        "log_start": span.log_start,
-        "durable_end": span.durable_end,
+        "log_start": log_start,
+        "durable_end": durable_end,
     }
 
 
@@ -70,7 +73,7 @@ async def _take(
     backend: Backend,
     settings: GatewaySettings,
     name: tuple[str, int],
-    span: Span,
+    durable_end: int,
     wanted: Wanted,
 ) -> list[Record]:
     """The first records that come, and what is there with them."""
@@ -79,7 +82,7 @@ async def _take(
     wait_until = begun + wanted.wait_s
     give_up_at = begun + max(wanted.wait_s, settings.broker_timeout_ms / 1000)
     while not backend.stopping.is_set():
-        at_end = consumer.position(*name) >= span.durable_end
+        at_end = consumer.position(*name) >= durable_end
         rest_s = (wait_until if at_end else give_up_at) - loop.time()
         if rest_s <= 0:
             if at_end:

@@ -13,16 +13,13 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from ..protocol.records import Record
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from ..protocol.times import iso_time
 
 encode_json: Final = msgspec.json.Encoder().encode
 
@@ -59,16 +56,6 @@ def size_of(record: Record) -> int:
     """What counts against a limit in bytes."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
-
-
-@lru_cache(maxsize=64)  # the records of a batch mostly share their time
-def iso_time(time_us: int) -> str | None:
-    """UTC, to the microsecond; None beyond the years 1 to 9999."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=time_us)
-    except OverflowError:
-        return None
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _header(name: str, value: bytes | None, encoding: Encoding) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from .models import (
     TopicPath,
     to_time_us,
 )
-from .places import parse_place
+from .places import parse_place, unescaped
 from .problems import Refused
 from .producing import append, append_one
 from .reading import Wanted, read
@@ -88,7 +88,7 @@ async def produce_raw(
         told = BadRequest(f"Content-Type: say {RAW_TYPE}, or what the value is")
         raise Refused(415, told)
     try:
-        time_us = to_time_us(timestamp, None)
+        time_us = to_time_us(None if timestamp is None else unescaped(timestamp), None)
         headers = tuple(_header(text) for text in header or ()) or None
     except ValueError as error:
         raise Refused(422, BadRequest(str(error))) from None

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from ..protocol.errors import BadRequest, LimitExceeded
 from .limits import SLOT, Slot
 from .models import PLACE_PATTERN, EncodingQuery, FromQuery, OnePartition, TopicPath
-from .places import Span, check_spans, find_spans, parse_place
+from .places import check_offsets, find_log_ends, find_offsets, parse_place
 from .problems import Refused
 from .records import Encoding
 from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, Gateway, GatewayState
@@ -83,14 +83,11 @@ async def stream(
         raise Refused(422, BadRequest("to: a stream that follows has no end"))
     admin = await gateway.backend.admin()
     chosen = None if partition is None else [partition]
-    spans = await find_spans(admin, topic, parse_place("from", start), chosen)
-    ends = None
-    if not follow:
-        ends = {number: span.durable_end for number, span in spans.items()}
-        if to is not None:
-            until = await find_spans(admin, topic, parse_place("to", to), list(spans))
-            ends = {number: span.at for number, span in until.items()}
-    reader, slot = await _open(gateway, topic, partition, spans, ends, max_records)
+    first, last = parse_place("from", start), parse_place("to", to or "latest")
+    log_ends = await find_log_ends(admin, topic, chosen)
+    starts = await find_offsets(admin, topic, first, log_ends)
+    ends = None if follow else await find_offsets(admin, topic, last, log_ends)
+    reader, slot = await _open(gateway, topic, partition, starts, ends, max_records)
     return _respond(gateway, request, ndjson(reader, encoding), reader, slot, NDJSON_TYPE)
 
 
@@ -118,44 +115,33 @@ async def follow_events(
     """
     admin = await gateway.backend.admin()
     chosen = None if partition is None else [partition]
-    if last_event_id:
-        spans = await _resumed(gateway, topic, last_event_id, chosen)
+    wanted = parse_event_id(last_event_id) if last_event_id else None
+    log_ends = await find_log_ends(admin, topic, chosen)
+    if wanted is None:
+        starts = await find_offsets(admin, topic, parse_place("from", start), log_ends)
     else:
-        spans = await find_spans(admin, topic, parse_place("from", start), chosen)
-    reader, slot = await _open(gateway, topic, partition, spans, None, None)
+        # A partition that the id does not name came after it: nothing of it was read.
+        starts = {number: wanted.get(number, ends.log_start) for number, ends in log_ends.items()}
+        check_offsets(topic, starts, log_ends)
+    reader, slot = await _open(gateway, topic, partition, starts, None, None)
     return _respond(gateway, request, events(reader, encoding), reader, slot, EVENT_STREAM_TYPE)
-
-
-async def _resumed(
-    gateway: Gateway, topic: str, event_id: str, chosen: list[int] | None
-) -> dict[int, Span]:
-    """A partition that the id does not name came after it: nothing of it was read."""
-    wanted = parse_event_id(event_id)
-    found = await find_spans(await gateway.backend.admin(), topic, "earliest", chosen)
-    spans = {
-        number: Span(wanted.get(number, span.at), span.log_start, span.durable_end)
-        for number, span in found.items()
-    }
-    check_spans(topic, spans)
-    return spans
 
 
 async def _open(
     gateway: Gateway,
     topic: str,
     partition: int | None,
-    spans: dict[int, Span],
+    starts: dict[int, int],
     ends: dict[int, int] | None,
     max_records: int | None,
 ) -> tuple[Reader, Slot]:
     settings = gateway.settings
-    if len(spans) > settings.max_stream_partitions:
+    if len(starts) > settings.max_stream_partitions:
         told = LimitExceeded(
-            f"{topic} has {len(spans)} partitions, http.max.stream.partitions allows"
+            f"{topic} has {len(starts)} partitions, http.max.stream.partitions allows"
             f" {settings.max_stream_partitions}: name one with partition="
         )
         raise Refused(422, told)
-    starts = {number: span.at for number, span in spans.items()}
     slot = gateway.streams.take()
     consumer = gateway.backend.consumer(
         [(topic, number) for number in starts],

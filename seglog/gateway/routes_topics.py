@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from .models import PLACE_PATTERN, PLACES, TopicPath
-from .places import find_spans, parse_place
+from .places import find_log_ends, find_offsets, parse_place
 from .state import ANY_PROBLEM, CLOSED_QUERY, PREFIX, GatewayState, json_response
 from .topic_models import (
     OffsetsOut,
@@ -68,6 +68,8 @@ async def list_offsets(
     at: Annotated[str, Query(pattern=PLACE_PATTERN, description=f"{PLACES}.")] = "latest",
 ) -> Response:
     """The offset at a place, in each partition: where a read from there begins."""
-    spans = await find_spans(await gateway.backend.admin(), topic, parse_place("at", at))
-    offsets = [{"partition": number, "offset": span.at} for number, span in spans.items()]
+    place = parse_place("at", at)
+    admin = await gateway.backend.admin()
+    found = await find_offsets(admin, topic, place, await find_log_ends(admin, topic, None))
+    offsets = [{"partition": number, "offset": offset} for number, offset in found.items()]
     return json_response({"topic": topic, "offsets": offsets})

@@ -21,11 +21,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..client.consumer import Consumer
-from ..protocol.constants import KIB
+from ..protocol.constants import KIB, MAX_OFFSET
 from ..protocol.errors import BadRequest, SeglogError
 from ..protocol.records import Record
 from .limits import Slot
-from .places import MAX_OFFSET
 from .problems import Refused, problem
 from .records import Encoding, encode_json, to_json
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from ..protocol.constants import MAX_CLIENT_NAME_LENGTH, MAX_PARTITIONS_PER_TOPIC
+from ..protocol.constants import MAX_CLIENT_NAME_LENGTH, MAX_OFFSET, MAX_PARTITIONS_PER_TOPIC
 from ..protocol.messages import DescribeTopicResponse, PartitionDescription
 from .models import Closed, Name
-from .places import MAX_OFFSET
 from .problems import Problem, problem
 
 PartitionCount = Annotated[int, Field(ge=1, le=MAX_PARTITIONS_PER_TOPIC)]
