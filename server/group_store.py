@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ..protocol.constants import MAX_BATCH_BYTES, MIB
+from ..protocol.constants import MIB
 from ..protocol.errors import SeglogError, ShuttingDown
 from .internal_topic import InternalTopic
-from .storage.config import LogConfig, config_values
 
 if TYPE_CHECKING:
     from .topics import Topics
@@ -28,16 +27,6 @@ GROUPS_TOPIC: Final = "__groups"
 _BATCH_BYTES: Final = 1 * MIB  # of keys and values; a larger record goes alone
 _RETRY_S: Final = 1.0
 
-#: All of them, so that no default for users' topics reaches this one.
-_SETTINGS: Final = config_values(
-    LogConfig(
-        cleanup_policy="compact",
-        segment_bytes=8 * MIB,  # a start reads what compaction has not seen: sealed often
-        delete_retention_ms=60_000,  # nobody reads but a start, which reads all
-        max_batch_bytes=MAX_BATCH_BYTES,
-    )
-)
-
 Records = dict[bytes, bytes | None]
 
 
@@ -45,7 +34,7 @@ class GroupStore:
     """Belongs to the loop."""
 
     def __init__(self, topics: Topics, writer: Writer) -> None:
-        self._topic = InternalTopic(topics, writer, GROUPS_TOPIC, dict(_SETTINGS))
+        self._topic = InternalTopic(topics, writer, GROUPS_TOPIC)
         self._gathered: Records = {}
         self._gathered_waiters: list[asyncio.Future[None]] = []
         self._writing_waiters: list[asyncio.Future[None]] | None = None  # None: nothing is written

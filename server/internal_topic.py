@@ -6,14 +6,15 @@ partition: what happened first is read first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.batch import decode_batch, encode_batch
-from ..protocol.constants import MIB
+from ..protocol.constants import MAX_BATCH_BYTES, MIB
 from ..protocol.errors import SeglogError, TopicExists, UnknownTopic
 from ..protocol.header import check_produced, split_batches
 from ..protocol.records import Record
+from .storage.config import LogConfig, config_values
 from .storage.log import Log
 from .storage.staged import AppendResult
 
@@ -22,19 +23,33 @@ if TYPE_CHECKING:
     from .topics import Topics
     from .writer import Writer
 
-_READ_BYTES = 1 * MIB
+_READ_BYTES: Final = 1 * MIB
+
+#: Of a table. All of them, so that no default for users' topics reaches it.
+_TABLE_SETTINGS: Final = config_values(
+    LogConfig(
+        cleanup_policy="compact",
+        segment_bytes=8 * MIB,  # a start reads what compaction has not seen: sealed often
+        delete_retention_ms=60_000,  # nobody reads but a start, which reads all
+        max_batch_bytes=MAX_BATCH_BYTES,  # of a transaction, an intent names many positions
+    )
+)
 
 
 class InternalTopic:
     """Made with the first record; belongs to the loop."""
 
     def __init__(
-        self, topics: Topics, writer: Writer, name: str, settings: dict[str, Any] | None = None
+        self,
+        topics: Topics,
+        writer: Writer,
+        name: str,
+        settings: Mapping[str, Any] = _TABLE_SETTINGS,
     ) -> None:
         self._topics = topics
         self._writer = writer
         self._name = name
-        self._settings = {"cleanup.policy": "compact", "durability": "fsync", **(settings or {})}
+        self._settings = dict(settings)
 
     @property
     def log(self) -> Log | None:

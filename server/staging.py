@@ -87,7 +87,7 @@ class Staging:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._topic = InternalTopic(broker.topics, broker.writer, STAGED_TOPIC, dict(_SETTINGS))
+        self._topic = InternalTopic(broker.topics, broker.writer, STAGED_TOPIC, _SETTINGS)
         self._steps: dict[str, dict[int, _Step]] = {}
         self._appending: dict[int, int] = {}  # under way -> a position that it cannot be below
         self._last_append = 0

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
 
-from ..protocol.constants import MAX_BATCH_BYTES, MIB, SEQUENCE_MODULUS
+from ..protocol.constants import SEQUENCE_MODULUS
 from ..protocol.errors import (
     BatchTooLarge,
     DuplicateSequence,
@@ -48,7 +48,6 @@ from ..protocol.produce_frame import renumber
 from .group_commit import Outcome
 from .internal_topic import InternalTopic
 from .staging import StagedBatch, Staging
-from .storage.config import LogConfig, config_values
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -60,16 +59,6 @@ TRANSACTIONS_TOPIC: Final = "__transactions"
 MAX_PUBLISHING: Final = 4
 MAX_STEP_RECORDS: Final = SEQUENCE_MODULUS // 2 - 1  # a partition: beyond, a sequence looks old
 _FORGOTTEN_AT_ONCE: Final = 1_000
-
-#: All of them, so that no default for users' topics reaches this one.
-_SETTINGS: Final = config_values(
-    LogConfig(
-        cleanup_policy="compact",
-        segment_bytes=8 * MIB,  # a start reads what compaction has not seen: sealed often
-        delete_retention_ms=60_000,  # nobody reads but a start, which reads all
-        max_batch_bytes=MAX_BATCH_BYTES,  # an intent names up to MAX_STAGED_BATCHES positions
-    )
-)
 
 
 class Transaction(NamedTuple):
@@ -95,7 +84,7 @@ class Transactions:
         self._commits: set[asyncio.Task[bool]] = set()
         self.finished = asyncio.Event()  # what an earlier broker decided is published
         self.staging = Staging(broker)
-        self._log = InternalTopic(broker.topics, broker.writer, TRANSACTIONS_TOPIC, dict(_SETTINGS))
+        self._log = InternalTopic(broker.topics, broker.writer, TRANSACTIONS_TOPIC)
 
     def load(self) -> None:
         """Read the table; called before the first connection."""
