@@ -214,12 +214,18 @@ class Cluster:
         return await connection.request(which, message)
 
     async def by_leader(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], *, skips_missing: bool = False
     ) -> dict[int, list[TopicPartition]]:
-        """Partitions by the broker that leads them."""
+        """Partitions by the broker that leads them; one that is not there is raised or skipped."""
         grouped: dict[int, list[TopicPartition]] = {}
         for name in partitions:
-            grouped.setdefault(await self.leader(*name), []).append(name)
+            try:
+                leader = await self.leader(*name)
+            except (UnknownTopic, UnknownPartition):
+                if not skips_missing:
+                    raise
+            else:
+                grouped.setdefault(leader, []).append(name)
         return grouped
 
     async def retry(

@@ -45,7 +45,8 @@ async def _fetch(
     cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_wait_ms: int, max_bytes: int
 ) -> dict[TopicPartition, LogEnds]:
     found: dict[TopicPartition, LogEnds] = {}
-    for broker_id, names in (await _by_leader(cluster, positions)).items():
+    by_leader = await cluster.by_leader(positions, skips_missing=True)
+    for broker_id, names in by_leader.items():
         for start in range(0, len(names), MAX_ARRAY_LENGTH):
             asked = names[start : start + MAX_ARRAY_LENGTH]
             # One byte brings one whole batch at the most, and only where there is news.
@@ -69,15 +70,3 @@ async def _fetch(
                     raise error
             max_wait_ms = 0  # waited once
     return {name: found[name] for name in positions if name in found}
-
-
-async def _by_leader(
-    cluster: Cluster, names: Iterable[TopicPartition]
-) -> dict[int, list[TopicPartition]]:
-    grouped: dict[int, list[TopicPartition]] = {}
-    for name in names:
-        try:
-            grouped.setdefault(await cluster.leader(*name), []).append(name)
-        except (UnknownTopic, UnknownPartition):
-            continue
-    return grouped
