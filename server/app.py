@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import resource
-import signal
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -33,6 +31,7 @@ from .metrics import Metrics
 from .producer_ids import ProducerIds
 from .router import Router
 from .scrape import Scraper
+from .signals import stop_on_signals
 from .storage.checked_file import read_checked, write_checked
 from .storage.filesystem import FileSystem, storage_error
 from .storage.folder import DataFolder
@@ -159,16 +158,7 @@ async def serve(
     `beside` is entered once the broker serves, and left before it stops: for what uses it in the
     same process.
     """
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(1)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    stop = stop_on_signals()
     _allow_many_files()
     broker = Broker(config)
     await broker.start()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -13,6 +10,7 @@ import typer
 from ..gateway.settings import DEFAULT_HTTP_PORT, NO_PORT
 from ..server.logs import LogFormat, LogLevel, configure_logs
 from .common import Bootstrap, check_http_extra
+from .running import ConfigFile, LogFormatOption, LogLevelOption, load_given
 
 if TYPE_CHECKING:
     from ..gateway.settings import GatewaySettings
@@ -31,21 +29,13 @@ def gateway(
     host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Listen here.", show_default="127.0.0.1")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", envvar="SEGLOG_CONFIG", help="Settings, as TOML."),
-    ] = None,
+    config: ConfigFile = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any http setting. May be repeated."),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(envvar="SEGLOG_LOG_LEVEL")] = LogLevel.info,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="SEGLOG_LOG_FORMAT", help="auto: text on a terminal, JSON lines elsewhere."
-        ),
-    ] = LogFormat.auto,
+    log_level: LogLevelOption = LogLevel.info,
+    log_format: LogFormatOption = LogFormat.auto,
 ) -> None:
     """Serve the log over HTTP, through a broker elsewhere, until SIGTERM or SIGINT (Ctrl-C).
 
@@ -56,37 +46,22 @@ def gateway(
     Once clients can connect, standard output says: http on http://ADDRESS:PORT
     """
     check_http_extra("seglog gateway")
-    from ..serve_config import ServeConfig  # noqa: PLC0415 - only where a gateway runs
-    from ..server import settings as sources  # noqa: PLC0415
-
     named = {"--port": ("http.port", port), "--host": ("http.host", host)}
-    flags = [sources.flag(name, key, v) for name, (key, v) in named.items() if v is not None]
-    flags += [sources.set_flag(text) for text in settings or []]
-    http = sources.load_settings(config, os.environ, flags, ServeConfig).http
+    http = load_given(config, named, settings).http
     if http.port == NO_PORT:
         http = msgspec.structs.replace(http, port=DEFAULT_HTTP_PORT)
     configure_logs(log_level, log_format)
 
-    import uvloop  # noqa: PLC0415 - as above
+    import uvloop  # noqa: PLC0415 - only where a gateway runs
 
     uvloop.run(_serve(bootstrap, http))
 
 
 async def _serve(bootstrap: str, settings: GatewaySettings) -> None:
-    import asyncio  # noqa: PLC0415 - as above
-
     from ..gateway.server import GatewayServer  # noqa: PLC0415 - as above
+    from ..server.signals import stop_on_signals  # noqa: PLC0415
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(1)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    stop = stop_on_signals()
     async with GatewayServer(bootstrap, settings=settings) as server:
         typer.echo(f"http on {server.url}")
         await stop.wait()

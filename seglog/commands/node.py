@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..server.logs import LogFormat, LogLevel, configure_logs
+from .running import LogFormatOption, LogLevelOption
 
 if TYPE_CHECKING:
     from ..server.node.node import Node
@@ -31,13 +32,8 @@ def node(
             show_default=False,
         ),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(envvar="SEGLOG_LOG_LEVEL")] = LogLevel.warning,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="SEGLOG_LOG_FORMAT", help="auto: text on a terminal, JSON lines elsewhere."
-        ),
-    ] = LogFormat.auto,
+    log_level: LogLevelOption = LogLevel.warning,
+    log_format: LogFormatOption = LogFormat.auto,
 ) -> None:
     """Answer JSON messages, one a line: standard input to standard output.
 

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,14 +15,12 @@ from ..gateway.settings import NO_PORT
 from ..protocol.errors import SeglogError
 from ..server.logs import LogFormat, LogLevel, configure_logs
 from .common import check_http_extra
+from .running import ConfigFile, LogFormatOption, LogLevelOption, load_given
 
 if TYPE_CHECKING:
     from ..serve_config import ServeConfig
     from ..server.app import Broker
     from ..server.config import BrokerConfig
-
-# Values are text here even where they are numbers, so that every source of a setting is checked,
-# and a mistake told, in the same way (server/settings.py).
 
 _LISTEN_ADVICE: Final = {
     errno.EADDRINUSE: "Stop what listens there, or choose another --port (0 takes a free one)",
@@ -61,10 +58,7 @@ def serve(
         str | None,
         typer.Option(metavar="ADDRESS", help="The gateway listens here.", show_default=False),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", envvar="SEGLOG_CONFIG", help="Settings, as TOML."),
-    ] = None,
+    config: ConfigFile = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting. May be repeated."),
@@ -72,13 +66,8 @@ def serve(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the settings, explained, and exit.")
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(envvar="SEGLOG_LOG_LEVEL")] = LogLevel.info,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="SEGLOG_LOG_FORMAT", help="auto: text on a terminal, JSON lines elsewhere."
-        ),
-    ] = LogFormat.auto,
+    log_level: LogLevelOption = LogLevel.info,
+    log_format: LogFormatOption = LogFormat.auto,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT (Ctrl-C).
 
@@ -90,9 +79,6 @@ def serve(
 
     And with a gateway, on a second line: http on http://ADDRESS:PORT
     """
-    from ..serve_config import ServeConfig  # noqa: PLC0415 - other commands need no broker
-    from ..server import settings as sources  # noqa: PLC0415
-
     named = {
         "--data": ("data", data),
         "--host": ("host", host),
@@ -100,13 +86,12 @@ def serve(
         "--http-port": ("http.port", http_port),
         "--http-host": ("http.host", http_host),
     }
-    flags = [sources.flag(name, key, v) for name, (key, v) in named.items() if v is not None]
-    flags += [sources.set_flag(text) for text in settings or []]
-    broker_config = sources.load_settings(config, os.environ, flags, ServeConfig)
+    broker_config = load_given(config, named, settings)
     if print_config:
+        from ..server import settings as sources  # noqa: PLC0415 - other commands need no broker
+
         typer.echo(sources.print_config(broker_config), nl=False)
         return
-
     configure_logs(log_level, log_format)
     _run(broker_config)
 
