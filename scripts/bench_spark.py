@@ -12,7 +12,6 @@ With --peers, Spark's own Kafka source reads as many such records from a Kafka b
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +23,7 @@ import typer
 
 from scripts.bench_broker import Server
 from scripts.figures import Figure, alternate, median_ratio, report
+from scripts.spark_session import new_session
 from seglog import SyncAdmin, SyncProducer
 
 if TYPE_CHECKING:
@@ -72,28 +72,12 @@ def save(address: str, topic: str, partitions: int, folder: Path) -> list[str]:
 
 
 def session(folder: Path, jars: str) -> SparkSession:
-    root = str(Path(__file__).resolve().parents[1])
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = root  # the workers load the baseline from here
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the variables
+    # The workers load the baseline from here.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    settings = {"spark.driver.memory": "2g", **({"spark.jars": jars} if jars else {})}
+    spark = new_session("seglog-bench", folder, settings)
+    from scripts.memory_source import MemorySource  # noqa: PLC0415 - only in the spark set
 
-    from scripts.memory_source import MemorySource  # noqa: PLC0415
-    from seglog.spark_connector import register  # noqa: PLC0415
-
-    builder = SparkSession.builder.master("local[2]").appName("seglog-bench")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.memory": "2g",
-        **({"spark.jars": jars} if jars else {}),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
     spark.dataSource.register(MemorySource)
     return spark
 

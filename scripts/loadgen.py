@@ -229,12 +229,7 @@ def run(
         save_result(result, json)
     if html is not None:
         _save_report(result, html)
-    if result.check is not None and not result.check.is_clean:
-        raise typer.Exit(EXIT_FAULTS)
-    if result.ended_by == "stop":
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if result.produce is not None and result.produce.failed:
-        raise typer.Exit(EXIT_UNDELIVERED)
+    raise typer.Exit(_exit_code(result))
 
 
 @app.command()
@@ -337,6 +332,17 @@ def _conduct(workload: Workload, place: Place, name: str) -> Result:
         if not isinstance(first, BrokerFailed | WorkerFailed | SeglogError | OSError):
             raise
         _fail(str(first))
+
+
+def _exit_code(result: Result) -> int:
+    """What is worst about it counts."""
+    if result.check is not None and not result.check.is_clean:
+        return EXIT_FAULTS
+    if result.ended_by == "stop":
+        return EXIT_INTERRUPTED
+    if result.produce is not None and result.produce.failed:
+        return EXIT_UNDELIVERED
+    return 0
 
 
 def _save_report(result: Result, path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ from rich.table import Table
 from scripts.checks import Check
 from scripts.pipeline import count_clicks
 from scripts.quickstart_broker import BrokerProcess
+from scripts.spark_session import new_session
 from seglog import SyncAdmin, SyncConsumer, SyncProducer, errors
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def tour(console: Console, folder: Path) -> list[Check]:
     )
     broker = BrokerProcess(folder / "broker")
     with _quiet(folder) as said:
-        spark = _session(folder)
+        settings = {"spark.sql.shuffle.partitions": "2"}
+        spark = new_session("seglog-quickstart", folder, settings)
         try:
             return _pipeline(console, spark, broker, folder)
         except BaseException:
@@ -154,29 +155,6 @@ def _progress(sent: int, out: int, lag: int, seconds: float) -> Table:
         table.add_column(heading, justify="right")
     table.add_row(f"{sent:,} of {CLICKS:,}", f"{out} of {COUNTS}", f"{lag:,}", f"{seconds:.0f}")
     return table
-
-
-def _session(folder: Path) -> SparkSession:
-    # Spark's workers run whatever python3 comes first, unless they are told.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the variables, and only here
-
-    from seglog.spark_connector import register  # noqa: PLC0415
-
-    builder = SparkSession.builder.master("local[2]").appName("seglog-quickstart")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.log.level": "ERROR",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
 
 
 @contextmanager

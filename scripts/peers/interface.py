@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
@@ -173,9 +174,16 @@ class Client(ABC):
 
     # --- producing: all return when everything is acknowledged ---
 
-    @abstractmethod
     async def produce(self, topic: str, values: Sequence[bytes], until: float) -> int:
         """Hand over record after record until that monotonic time; how many were acknowledged."""
+        sent = 0
+        for chunk in cycle(in_chunks(values, CHUNK)):
+            if time.monotonic() >= until:
+                break
+            await self.hand_over(topic, chunk)
+            sent += CHUNK
+        await self.flush()
+        return sent
 
     async def produce_bulk(self, topic: str, values: Sequence[bytes], until: float) -> int:
         """The same through the library's way for many records at once, where it has another."""

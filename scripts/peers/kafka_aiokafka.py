@@ -14,7 +14,6 @@ from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 
 from scripts.peers.interface import (
     BULK,
-    CHUNK,
     FETCH_BYTES,
     Amount,
     Client,
@@ -84,19 +83,6 @@ class AiokafkaClient(Client):
         finally:
             await consumer.stop()
 
-    async def produce(self, topic: str, values: Sequence[bytes], until: float) -> int:
-        send = self._producer.send
-        sent = 0
-        for chunk in cycle(in_chunks(values, CHUNK)):
-            if time.monotonic() >= until:
-                break
-            for value in chunk:
-                last = await send(topic, value)
-            self._keep(last)
-            sent += CHUNK
-        await self.flush()
-        return sent
-
     async def produce_bulk(self, topic: str, values: Sequence[bytes], until: float) -> int:
         sent = 0
         batch = self._producer.create_batch()
@@ -120,8 +106,9 @@ class AiokafkaClient(Client):
         await self._producer.send_and_wait(topic, value)
 
     async def hand_over(self, topic: str, values: Sequence[bytes]) -> None:
+        send = self._producer.send
         for value in values:
-            last = await self._producer.send(topic, value)
+            last = await send(topic, value)
         self._keep(last)
 
     def _keep(self, ack: Any) -> None:

@@ -19,7 +19,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from scripts.peers.interface import (
     BULK,
-    CHUNK,
     FETCH_BYTES,
     Amount,
     Client,
@@ -102,16 +101,6 @@ class ConfluentClient(Client):
     def _check(self) -> None:
         if self._failure is not None:
             raise confluent_kafka.KafkaException(self._failure)
-
-    async def produce(self, topic: str, values: Sequence[bytes], until: float) -> int:
-        sent = 0
-        for chunk in cycle(in_chunks(values, CHUNK)):
-            if time.monotonic() >= until:
-                break
-            await self.hand_over(topic, chunk)
-            sent += CHUNK
-        await self.flush()
-        return sent
 
     async def hand_over(self, topic: str, values: Sequence[bytes]) -> None:
         produce, poll, told = self._producer.produce, self._producer.poll, self._told

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version as installed_version
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +25,12 @@ from nats.js.errors import NotFoundError
 
 from scripts.peers.cache import CACHE
 from scripts.peers.interface import (
-    CHUNK,
     Amount,
     Client,
     Missing,
     NotStarted,
     OnValues,
     Server,
-    in_chunks,
 )
 
 FIRST_WITH_SYNC: Final = (2, 10)
@@ -130,16 +127,6 @@ class NatsClient(Client):
 
     async def length(self, topic: str) -> int:
         return int((await self._jetstream.stream_info(topic)).state.messages)
-
-    async def produce(self, topic: str, values: Sequence[bytes], until: float) -> int:
-        sent = 0
-        for chunk in cycle(in_chunks(values, CHUNK)):
-            if time.monotonic() >= until:
-                break
-            await self.hand_over(topic, chunk)
-            sent += CHUNK
-        await self.flush()
-        return sent
 
     async def send_and_wait(self, topic: str, value: bytes) -> None:
         await self._jetstream.publish(topic, value)

@@ -10,7 +10,6 @@ from typing import Final, cast
 
 from scripts.peers.interface import (
     BULK,
-    CHUNK,
     FETCH_BYTES,
     Amount,
     Client,
@@ -78,18 +77,6 @@ class SeglogClient(Client):
 
     async def length(self, topic: str) -> int:
         return (await self._admin.list_offsets(topic))[0].offset
-
-    async def produce(self, topic: str, values: Sequence[bytes], until: float) -> int:
-        send = self._producer.send
-        sent = 0
-        for chunk in cycle(in_chunks(values, CHUNK)):
-            if time.monotonic() >= until:
-                break
-            for value in chunk:
-                await send(topic, value)
-            sent += CHUNK
-        await self._producer.flush()
-        return sent
 
     async def produce_bulk(self, topic: str, values: Sequence[bytes], until: float) -> int:
         sent = 0
