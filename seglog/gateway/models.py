@@ -103,7 +103,9 @@ class RecordIn(Closed):
     key_base64: str | None = None
     headers: list[HeaderIn] = Field([], max_length=MAX_HEADERS)
     partition: PartitionNumber | None = Field(None, description="without it, chosen by the key")
-    timestamp: str | None = Field(None, max_length=64, description="ISO 8601, UTC without a zone")
+    timestamp: str | None = Field(
+        None, max_length=64, description="ISO 8601 from 1970 on, UTC without a zone"
+    )
     timestamp_us: int | None = Field(
         None, ge=0, le=MAX_TIMESTAMP_US, description="microseconds since 1970, UTC"
     )
