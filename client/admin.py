@@ -8,7 +8,7 @@ from typing import Literal, Self
 from ..protocol import api
 from ..protocol import messages as m
 from ..protocol.constants import EARLIEST, LATEST
-from .cells import Timestamp, to_microseconds
+from .cells import Timestamp, to_time_sought
 from .cluster import Cluster
 from .connection import DEFAULT_REQUEST_TIMEOUT_S
 from .group_admin import GroupAdmin
@@ -118,7 +118,7 @@ class Admin(GroupAdmin):
         if isinstance(at, str):
             time_us = EARLIEST if at == "earliest" else LATEST
         else:
-            time_us = to_microseconds(at)
+            time_us = to_time_sought(at)
         if partitions is None:
             await self._cluster.refresh([topic])
             partitions = range(await self._cluster.partition_count(topic))

@@ -52,6 +52,13 @@ def to_microseconds(timestamp: Timestamp) -> int:
     return from_datetime(timestamp)
 
 
+def to_time_sought(timestamp: Timestamp) -> int:
+    """As `to_microseconds`, of a time to look for: to a broker, negative ones mean the ends of a
+    log, so one before 1970 is 1970.
+    """
+    return max(to_microseconds(timestamp), 0)
+
+
 def to_headers(headers: HeadersLike) -> Headers:
     """Pairs of a name and bytes or None; their order is kept."""
     pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..protocol.constants import EARLIEST, LATEST
 from ..protocol.errors import BadConfig, UnknownGroup
 from ..protocol.group_messages import OffsetCommit
-from .cells import to_microseconds
+from .cells import to_time_sought
 from .cluster import Cluster
 from .group_offsets import fetch_bookmarks, write_bookmarks
 from .metadata import TopicPartition
@@ -110,7 +110,7 @@ async def _targets(
 ) -> dict[TopicPartition, int]:
     """Each within what its log has: between the log start and the durable end."""
     if isinstance(to, datetime):
-        return await find_positions(cluster, dict.fromkeys(names, to_microseconds(to)))
+        return await find_positions(cluster, dict.fromkeys(names, to_time_sought(to)))
     starts = await find_positions(cluster, dict.fromkeys(names, EARLIEST))
     ends = await find_positions(cluster, dict.fromkeys(names, LATEST))
     if to == "earliest":

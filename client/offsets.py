@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..protocol import api
 from ..protocol.constants import EARLIEST, LATEST, MAX_ARRAY_LENGTH
 from ..protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
-from .cells import to_microseconds
+from .cells import to_time_sought
 from .cluster import Cluster
 from .metadata import TopicPartition
 
@@ -57,7 +57,7 @@ async def find_start(
         found = await find_positions(cluster, dict.fromkeys(missing, EARLIEST))
         return {name: start[name] if name in start else found[name] for name in names}
     if isinstance(start, datetime):
-        time_us = to_microseconds(start)
+        time_us = to_time_sought(start)
     else:
         time_us = EARLIEST if start == "earliest" else LATEST
     return await find_positions(cluster, dict.fromkeys(names, time_us))

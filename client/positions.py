@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..protocol.constants import EARLIEST, LATEST
 from ..protocol.errors import BadConfig, UnknownPartition
-from .cells import Timestamp, to_microseconds
+from .cells import Timestamp, to_time_sought
 from .cluster import Cluster
 from .cursor import Cursor
 from .fetch_state import FetchState
@@ -57,7 +57,7 @@ class Positions:
     async def seek_to_time(self, timestamp: Timestamp, *partitions: PartitionName) -> None:
         """Go to the first record with this time (aware datetime, or microseconds) or a later one;
         to the end where there is none."""
-        await self._seek_to(to_microseconds(timestamp), partitions)
+        await self._seek_to(to_time_sought(timestamp), partitions)
 
     async def _seek_to(self, time_us: int, partitions: Sequence[PartitionName]) -> None:
         wanted = dict.fromkeys(self._names(partitions), time_us)

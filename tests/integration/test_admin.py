@@ -1,5 +1,7 @@
 """Topics, settings, offsets and deletion through the admin client."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from seglog import Admin, Producer, errors
@@ -60,6 +62,8 @@ async def test_offsets_are_found_by_place_and_by_time(admin, broker):
     assert (await admin.list_offsets("t", "earliest"))[1].offset == 4
     assert (await admin.list_offsets("t", 7, [1]))[1][:2] == (7, 7)
     assert (await admin.list_offsets("t", 99))[1].offset == -1
+    just_before_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
+    assert (await admin.list_offsets("t", just_before_1970))[1].offset == 4, "not the end, as -1 is"
     assert await admin.delete_records("t", 1, -1) == 10
 
 

@@ -172,6 +172,8 @@ async def test_seeking_drops_what_was_fetched(broker, admin, producer):
         assert await consumer.lag() == {("t", 0): 49}
         await consumer.seek_to_time(datetime(2100, 1, 1, tzinfo=UTC))
         assert consumer.position("t", 0) == 100
+        await consumer.seek_to_time(datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC))
+        assert consumer.position("t", 0) == 0
         await consumer.seek_to_end(("t", 0))
         assert consumer.position("t", 0) == (await consumer.end_offsets())["t", 0] == 100
 
