@@ -114,12 +114,16 @@ def test_a_broker_that_was_just_started_is_known_when_ctrl_c_comes(tmp_path, mon
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", start_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        server.start()
-    assert server.pid == started[0].pid
-    server.stop()
-
-    assert started[0].poll() is not None
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            server.start()
+        assert server.pid == started[0].pid
+        server.stop()
+        assert started[0].poll() is not None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
