@@ -1,7 +1,8 @@
-"""The Spark source: rows a second from a topic, as a ratio to the same Arrow batches from memory.
+"""The Spark source and sink: rows a second, as ratios to Arrow batches from memory and to nowhere.
 
-    noop    every row to Spark's sink that does nothing
-    count   every row counted
+    noop    from a topic, every row to Spark's sink that does nothing
+    count   from a topic, every row counted
+    sink    from memory to a topic, exactly once and durable; against a sink that drops what it gets
 
 Both sources yield the same RecordBatches (100-byte values, no keys): one from a broker, the other
 from the worker's memory. What is left is the price of fetching, checking and decoding. With one
@@ -86,6 +87,19 @@ def noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def drop(frame: DataFrame) -> None:
+    frame.select("value").write.format("memory-arrow").mode("append").save()
+
+
+def append(frame: DataFrame, address: str, topic: str) -> None:
+    """To a topic that is empty again, so that the disk does not fill up."""
+    with SyncAdmin(address) as admin:
+        for partition in admin.list_offsets(topic):
+            admin.delete_records(topic, partition, -1)
+    writer = frame.select("value").write.format("seglog").option("topic", topic)
+    writer.option("seglog.bootstrap.servers", address).mode("append").save()
+
+
 def count_rows(frame: DataFrame, expected: int) -> None:
     found = frame.count()
     assert found == expected, f"{found} rows, not {expected}"
@@ -123,12 +137,41 @@ def run(folder: Path, rounds: int, count: int, *, with_kafka: bool) -> list[Figu
                 for other, frame in others.items():
                     act = partial(action, frame, count), partial(action, ours, count)
                     figures += measure(group, tasks, other, act, rounds, count)
+            figures += measure_sink(others["memory"], address, tasks, rounds, count)
     finally:
         spark.stop()
         broker.stop()
         if kafka is not None:
             kafka.stop()
     return sorted(figures, key=lambda figure: figure.group)
+
+
+def measure_sink(
+    frame: DataFrame, address: str, tasks: int, rounds: int, count: int
+) -> list[Figure]:
+    topic = f"written-{tasks}"
+    with SyncAdmin(address) as admin:
+        admin.create_topic(topic, tasks)
+    dropped, written = (
+        times[1:]
+        for times in alternate(
+            partial(drop, frame), partial(append, frame, address, topic), rounds + 1
+        )
+    )
+    with SyncAdmin(address) as admin:
+        ends, starts = admin.list_offsets(topic), admin.list_offsets(topic, "earliest")
+    found = sum(ends[number].offset - starts[number].offset for number in ends)
+    assert found == count, f"{found} rows, not {count}"
+    group, name = f"memory to topic, {VALUE_BYTES} B values", _named(tasks)
+    return [
+        Figure(group, f"{name}: to the log", count / median(written), "rows/s"),
+        Figure(group, f"{name}: to nowhere", count / median(dropped), "rows/s"),
+        Figure(group, f"{name}: ratio to nowhere", median_ratio(dropped, written), "×"),
+    ]
+
+
+def _named(tasks: int) -> str:
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def _has_kafka(*, install: bool) -> bool:
@@ -169,7 +212,7 @@ def measure(
 ) -> list[Figure]:
     """Ours beside one other source, in turns; the first turn of each warms up."""
     theirs, logs = (times[1:] for times in alternate(*actions, rounds + 1))
-    name = "1 task" if tasks == 1 else f"{tasks} tasks"
+    name = _named(tasks)
     ratio = median_ratio(theirs, logs)
     note = "median of the rounds' ratios"
     label = f"{name}: ratio to {other}"

@@ -1,7 +1,8 @@
-"""A Spark data source that yields Arrow batches it has in memory: the baseline of `bench spark`.
+"""A Spark data source that yields Arrow batches it has in memory, and a sink that drops what it is
+given: the baselines of `bench spark`.
 
-It does what any Python source must, and nothing else: no broker, no decoding. A worker loads the
-file once and keeps it, so that only the first round pays for that.
+They do what any Python source and sink must, and nothing else: no broker, no decoding. A worker
+loads the file once and keeps it, so that only the first round pays for that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 
 @cache
@@ -33,8 +40,19 @@ class MemoryReader(DataSourceReader):
         return iter(_batches(partition.value))
 
 
+class DropWriter(DataSourceArrowWriter):
+    """Takes every batch, and keeps none."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
 class MemorySource(DataSource):
-    """`format("memory-arrow")` with `files`, separated by commas, and `ddl`, their schema."""
+    """`format("memory-arrow")`: to read with `files`, separated by commas, and `ddl`, their schema;
+    to write with nothing.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -45,3 +63,6 @@ class MemorySource(DataSource):
 
     def reader(self, schema: Any) -> MemoryReader:
         return MemoryReader(self.options["files"].split(","))
+
+    def writer(self, schema: Any, overwrite: bool) -> DropWriter:
+        return DropWriter()
