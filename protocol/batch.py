@@ -21,11 +21,13 @@ from .columns import (
     Cell,
     Headers,
     RawColumns,
+    SumLengths,
     bad_cell,
     cells,
     decode_columns,
     encode_columns,
     encode_headers,
+    sum_lengths,
 )
 from .compression import MAX_RATIO, compress, decompress
 from .constants import (
@@ -191,7 +193,12 @@ def encode_compacted(
 
 
 def decode_batch(
-    batch: Buffer, *, verify: bool = True, topic: str = "", partition: int = 0
+    batch: Buffer,
+    *,
+    verify: bool = True,
+    topic: str = "",
+    partition: int = 0,
+    sum_lengths: SumLengths = sum_lengths,
 ) -> Columns:
     """The records of a stored batch, which is exactly these bytes; they must not change after.
 
@@ -209,7 +216,7 @@ def decode_batch(
     if header.next_offset > MAX_OFFSET:
         raise BadBatch(f"base_offset {header.base_offset}")
     data = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], header.uncompressed_length)
-    raw = decode_columns(data, header.record_count, header.offset_span)
+    raw = decode_columns(data, header.record_count, header.offset_span, sum_lengths)
     _check_agreement(header, raw)
     return Columns(header, raw, topic, partition)
 

@@ -16,7 +16,7 @@ before it has seen the bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from operator import lt
 from typing import Final, NamedTuple, cast
@@ -54,6 +54,7 @@ class BinaryColumn(NamedTuple):
     lengths: memoryview  # int32, little-endian
     data: memoryview
     has_nulls: bool
+    width: int | None = None  # the length of every cell, if they are known to be of one
 
 
 class RawColumns(NamedTuple):
@@ -64,6 +65,17 @@ class RawColumns(NamedTuple):
     values: BinaryColumn | None
     headers: BinaryColumn | None
     deltas: tuple[int, ...] | None
+
+
+class LengthSum(NamedTuple):
+    """What `decode_columns` must know of a column's lengths."""
+
+    total: int  # without nulls
+    lowest: int  # negative as soon as one is
+
+
+#: From the lengths as they lie in the batch, and how many there are.
+SumLengths = Callable[[bytes, int], LengthSum]
 
 
 # --- encoding ------------------------------------------------------------------------------------
@@ -173,7 +185,19 @@ def bin_header(size: int) -> bytes:
 # --- decoding ------------------------------------------------------------------------------------
 
 
-def decode_columns(buffer: Buffer, record_count: int, offset_span: int) -> RawColumns:
+def sum_lengths(lengths: bytes, count: int) -> LengthSum:
+    """With no library; `arrow.sum_lengths` is quicker."""
+    numbers = struct.unpack(f"<{count}i", lengths)
+    total = sum(numbers)
+    # A negative int32 has the high bit in its last byte: isascii looks for it 8 bytes at a time.
+    if lengths[3::4].isascii():
+        return LengthSum(total, 0)
+    return LengthSum(total + numbers.count(-1), min(numbers))
+
+
+def decode_columns(
+    buffer: Buffer, record_count: int, offset_span: int, sum_lengths: SumLengths = sum_lengths
+) -> RawColumns:
     """The columns of `record_count` records, every count and sum checked; views into `buffer`.
 
     Only the inside of header cells is left for `header_cells` to check.
@@ -186,9 +210,9 @@ def decode_columns(buffer: Buffer, record_count: int, offset_span: int) -> RawCo
         _check_width("timestamps", timestamps, 8, record_count)
     return RawColumns(
         timestamps,
-        _check_binary("keys", keys, record_count),
-        _check_binary("values", values, record_count),
-        _check_binary("headers", headers, record_count),
+        _check_binary("keys", keys, record_count, sum_lengths),
+        _check_binary("values", values, record_count, sum_lengths),
+        _check_binary("headers", headers, record_count, sum_lengths),
         _check_deltas(deltas, record_count, offset_span),
     )
 
@@ -221,22 +245,24 @@ def _check_width(name: str, numbers: memoryview, width: int, record_count: int) 
         raise BadBatch(f"{name}: {len(numbers)} bytes for {record_count} records of {width}")
 
 
-def _check_binary(name: str, bins: _Bins, record_count: int) -> BinaryColumn | None:
+def _check_binary(
+    name: str, bins: _Bins, record_count: int, sum_lengths: SumLengths
+) -> BinaryColumn | None:
     if bins is None:
         return None
     lengths, data = bins
     _check_width(f"lengths of {name}", lengths, 4, record_count)
-    # A negative int32 has the high bit in its last byte: isascii looks for it 8 bytes at a time.
-    has_nulls = not bytes(lengths)[3::4].isascii()
-    numbers = struct.unpack(f"<{record_count}i", lengths)
-    total = sum(numbers)
-    if has_nulls:
-        if min(numbers) < -1:
-            raise BadBatch(f"{name}: a length of {min(numbers)}")
-        total += numbers.count(-1)
-    if total != len(data):
-        raise BadBatch(f"{name}: lengths of {total} bytes in all, {len(data)} are there")
-    return BinaryColumn(lengths, data, has_nulls)
+    packed = bytes(lengths)
+    width = int.from_bytes(packed[:4], "little", signed=True)
+    if width >= 0 and packed == packed[:4] * record_count:  # two passes over memory, no more
+        found = LengthSum(width * record_count, width)
+    else:
+        found, width = sum_lengths(packed, record_count), -1
+    if found.lowest < -1:
+        raise BadBatch(f"{name}: a length of {found.lowest}")
+    if found.total != len(data):
+        raise BadBatch(f"{name}: lengths of {found.total} bytes in all, {len(data)} are there")
+    return BinaryColumn(lengths, data, found.lowest < 0, width if width >= 0 else None)
 
 
 def _check_deltas(

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from ..protocol.arrow import join_record_batch
+from ..protocol.arrow import join_record_batch, sum_lengths
 from ..protocol.batch import decode_batch
 from ..protocol.columns import RawColumns
 from ..protocol.constants import MIB
@@ -52,7 +52,12 @@ def record_batches(
     gathered = _Gathered(span, include_headers)
     for chunk in chunks:
         for batch in split_batches(chunk):
-            columns = decode_batch(batch, topic=span.name.topic, partition=span.name.partition)
+            columns = decode_batch(
+                batch,
+                topic=span.name.topic,
+                partition=span.name.partition,
+                sum_lengths=sum_lengths,
+            )
             if not_before_us is not None and columns.header.max_timestamp_us < not_before_us:
                 continue
             if columns.base_offset < span.first_offset or columns.next_offset > span.end_offset:

@@ -1,14 +1,21 @@
 """Arrow: the same rows as the records, in the schema that Spark checks."""
 
+import mmap
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from seglog.protocol import columns as plain
 from seglog.protocol.batch import decode_batch, encode_batch, encode_compacted
+from seglog.protocol.columns import decode_columns
 from seglog.protocol.constants import CODECS
+from seglog.protocol.errors import BadBatch
 from seglog.protocol.header import pack_prefix
 from seglog.protocol.records import Columns
 
@@ -55,6 +62,8 @@ CASES = {
     "null keys": ([b"a", b"bb", b"c"], [None, b"k", None]),
     "tombstones": ([None, b"v", None], [b"k", b"k", b"k"]),
     "all null": ([None, None, None],),
+    "one length": ([b"aa", b"bb", b"cc"], [b"", b"", b""]),
+    "one length, then none": ([b"aa", b"bb", None], [b"k", b"l", b""]),
     "times": ([b"a"] * 3, None, [NOW_US, -5, 2**62]),
     "headers": ([b"a"] * 3, None, 0, [(("x", b"1"), ("x", None)), None, (("ü", b""),)]),
     "more than a byte of nulls": ([None if i % 3 else b"%d" % i for i in range(1_003)],),
@@ -158,3 +167,63 @@ def test_columns_that_are_kept_and_cut_are_as_long_as_the_batch(count):
         assert set(found.column("topic").to_pylist()) == {"orders"}
         assert set(found.column("partition").to_pylist()) == {3}
         assert set(found.column("timestampType").to_pylist()) == {0}
+
+
+def test_cells_of_one_length_that_are_too_many_to_keep_have_their_own_ends():
+    values = [b"%09d" % number for number in range(65_537)]
+    found = decoded(values).to_arrow()
+    found.validate(full=True)
+    assert found.column("value").to_pylist() == values
+
+
+def test_cells_of_one_length_that_would_pass_int32_if_rounded_up_fit():
+    # 1025 rows are kept as 2048, and 2048 of these would end beyond what Arrow can count.
+    from seglog.protocol.arrow import _binary
+
+    width = (1 << 31) // 2048
+    lengths = memoryview(struct.pack("<1025i", *[width] * 1025))
+    data = memoryview(mmap.mmap(-1, 1025 * width))  # zeros that take no memory
+    found = _binary(plain.BinaryColumn(lengths, data, False, width), 1025)
+    found.validate(full=True)
+    assert pa.compute.binary_length(found).to_pylist() == [width] * 1025
+
+
+LENGTH = st.integers(-(2**31), 2**31 - 1)
+
+
+@given(st.lists(LENGTH | st.integers(-2, 2), min_size=1, max_size=40))
+@example([2**31 - 1] * 3)
+@example([-1] * 9)
+@example([5, -1, -1, 0])
+def test_lengths_are_summed_the_same_with_and_without_arrow(lengths):
+    from seglog.protocol.arrow import sum_lengths
+
+    packed = struct.pack(f"<{len(lengths)}i", *lengths)
+    found, expected = sum_lengths(packed, len(lengths)), plain.sum_lengths(packed, len(lengths))
+    assert found.total == expected.total
+    assert min(found.lowest, 0) == min(expected.lowest, 0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ([1, 2], "lengths of 3"),
+        ([1, 0], "lengths of 1"),
+        ([3, -1], "lengths of 3"),
+        ([4, -2], "length of -2"),
+        ([2**31 - 1, -(2**31) + 3], "length of -214"),
+        # 2 more than 2 ** 32: what a sum of 32 bits would take for 2.
+        ([2**31 - 1, 2**31 - 1, 4], "4294967298"),
+        ([2**31 - 1, 2**31 - 1], "4294967294"),
+    ],
+)
+def test_lengths_that_do_not_add_up_never_become_arrow(lengths, said):
+    import msgpack
+
+    from seglog.protocol.arrow import sum_lengths
+
+    count = len(lengths)
+    packed = struct.pack(f"<{count}i", *lengths)
+    columns = msgpack.packb([None, None, [packed, b"ab"], None, None])
+    with pytest.raises(BadBatch, match=said):
+        decode_columns(columns, count, count, sum_lengths)
