@@ -55,7 +55,7 @@ class Cluster:
         metadata_max_age_s: float = DEFAULT_METADATA_MAX_AGE_S,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._client_name = client_name
+        self.client_name = client_name
         self._connect_timeout_s = connect_timeout_s
         self.request_timeout_s = request_timeout_s
         self._metadata_max_age_s = metadata_max_age_s
@@ -109,6 +109,11 @@ class Cluster:
             addresses = [address for address in known if address is not None]
             return await self._connect(dict.fromkeys(addresses), broker_id)
 
+    async def reached_at(self, broker_id: int) -> Address:
+        """Where this broker is reached, for a connection of one's own."""
+        await self.connection(broker_id)
+        return self._reached_at[broker_id]
+
     async def any_connection(self) -> Connection:
         """One that is open, else one made by a bootstrap or other known address."""
         async with self._locks[None]:
@@ -128,7 +133,7 @@ class Cluster:
                 connection = await Connection.open(
                     address.host,
                     address.port,
-                    client_name=self._client_name,
+                    client_name=self.client_name,
                     connect_timeout_s=self._connect_timeout_s,
                     request_timeout_s=self.request_timeout_s,
                 )

@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
                 await loop.create_connection(lambda: connection, host, port)
                 hello = HelloRequest(client_name[:MAX_CLIENT_NAME_LENGTH], __version__)
                 connection.hello = await connection.request(api.HELLO, hello)
-                _check_versions(address, connection.hello)
+                check_versions(address, connection.hello)
         except TimeoutError:
             connection.abort()
             raise NoBroker(f"{address} did not answer in {connect_timeout_s:g} s") from None
@@ -272,7 +272,7 @@ def _shared_buffer(loop: asyncio.AbstractEventLoop) -> memoryview:
     return buffer
 
 
-def _check_versions(address: str, hello: HelloResponse) -> None:
+def check_versions(address: str, hello: HelloResponse) -> None:
     """Refuse a broker that lacks a version which this client sends."""
     offered = {entry.key: entry for entry in hello.apis}
     for mine in api.APIS.values():

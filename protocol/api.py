@@ -17,6 +17,7 @@ import msgspec
 from . import group_messages as g
 from . import messages as m
 from .errors import BadRequest, UnsupportedApi, UnsupportedVersion
+from .frame import Buffer
 
 
 class Api(NamedTuple):
@@ -134,7 +135,7 @@ def decode_request(envelope: RequestEnvelope) -> tuple[Api, Any]:
         raise BadRequest(f"{api.name}: {_named(api.request, str(error))}") from None
 
 
-def decode_response_envelope(frame: bytes | bytearray) -> ResponseEnvelope:
+def decode_response_envelope(frame: Buffer) -> ResponseEnvelope:
     """The outside of a response frame."""
     try:
         return _decode_response(frame)

@@ -197,7 +197,7 @@ IDLE_WAIT: Final = Option(
     "idleWait", "300ms", "how long the broker is asked to wait for new records", duration_ms
 )
 FETCH_BYTES: Final = Option(
-    "fetchBytes", "4m", "of one fetch; a task holds up to four of them", byte_size
+    "fetchBytes", "4m", "of one fetch; a task holds up to two of them", byte_size
 )
 
 READ_OPTIONS: Final[tuple[Option[Any], ...]] = (

@@ -13,11 +13,16 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from seglog import SyncAdmin, SyncConsumer, SyncProducer, TopicPartition, errors
+from seglog.protocol.batch import encode_batch
+from seglog.protocol.constants import PREFIX_BYTES
+from seglog.protocol.header import pack_prefix
 from seglog.spark_connector import batch_reader
+from seglog.spark_connector.arrow import record_batches
 from seglog.spark_connector.batch_reader import SeglogFilteringReader
 from seglog.spark_connector.bookmark import GroupUnavailable
 from seglog.spark_connector.connections import link
 from seglog.spark_connector.data_loss import DataLost
+from seglog.spark_connector.offsets import Span
 from seglog.spark_connector.options import InvalidOption
 from seglog.spark_connector.read_options import read_options
 from seglog.spark_connector.source import SeglogDataSource
@@ -200,6 +205,37 @@ def test_the_tasks_of_a_worker_share_one_connection(filled, make, seglog_broker)
     assert first.thread.call(first.cluster.any_connection()) is connection
     connection.abort()  # as after a long idle time
     assert len(batch_rows(make.source(subscribe="t"))) == 40
+
+
+@pytest.mark.parametrize(
+    "values", [[b"0123456789"] * 7, [b"0" * number for number in range(7)]], ids=["one", "many"]
+)
+def test_a_flipped_bit_never_becomes_a_row(values):
+    batch = bytes(encode_batch(values, timestamps=0))
+    stored = pack_prefix(100, 0, len(batch), 0) + batch[PREFIX_BYTES:]
+    span = Span(TopicPartition("t", 0), 100, 107)
+    (sound,) = record_batches([memoryview(stored)], span, include_headers=False)
+    assert sound.column("value").to_pylist() == values
+    for place in range(8 * len(stored)):
+        damaged = bytearray(stored)
+        damaged[place // 8] ^= 1 << place % 8
+        with pytest.raises(errors.SeglogError):
+            list(record_batches([memoryview(damaged)], span, include_headers=False))
+
+
+def test_a_range_of_many_fetches_is_read_whole(filled, producer, make):
+    many = [b"%d" % number * 30 for number in range(2_000)]
+    for first in range(0, 2_000, 50):
+        producer.send_batch("t", many[first : first + 50], partition=0).result()
+    reader = make.source(subscribe="t", fetchBytes="8k").reader(None)
+    found = [
+        value
+        for split in reader.partitions()
+        for batch in reader.read(split)
+        if split.span.name.partition == 0
+        for value in batch.column("value").to_pylist()
+    ]
+    assert found[-2_000:] == many
 
 
 # --- a stream ---
