@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -144,6 +145,16 @@ async def test_hello_tells_what_the_broker_can_do(broker: Broker):
     assert {each.key for each in hello.apis} == api.APIS.keys()
     assert hello.cluster_id == broker.cluster_id != ""
     assert hello.limits["max.frame.bytes"] == broker.config.max_frame_bytes
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux has this option")
+async def test_answers_to_a_client_on_the_same_machine_are_not_paced(broker: Broker):
+    async with await RawClient.open(broker.port):
+        (connection,) = broker.listener.connections
+        assert connection._transport is not None
+        sending = connection._transport.get_extra_info("socket")
+        found = sending.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert found.split(b"\0")[0] == b"reno"
 
 
 async def test_nothing_is_answered_before_hello(broker: Broker):
