@@ -10,9 +10,10 @@ A command raises `SeglogError`, or lets an `OSError` pass: `main` tells it. To a
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 
@@ -97,7 +98,23 @@ def options(
 
 def main() -> None:
     """Run the command line of this process, and exit."""
+    sys.stdout = written_whole(sys.stdout)
+    sys.stderr = written_whole(sys.stderr)
     sys.exit(run(sys.argv[1:]))
+
+
+def written_whole(stream: TextIO) -> TextIO:
+    """The same with a buffer, if it has none: as Python starts us where PYTHONUNBUFFERED is set.
+
+    The system may take only part of a write, which a signal cuts short; a buffer writes the rest
+    then, and a stream without one drops it, in the middle of a line or of a character.
+    """
+    raw = getattr(stream, "buffer", None)  # the stream is None where it was closed by who began us
+    if not isinstance(raw, io.RawIOBase):
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=True
+    )
 
 
 def run(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Runs `seglog` as a person does: processes, pipes, a terminal."""
 
+import atexit
 import codecs
 import ctypes
 import fcntl
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -19,8 +21,8 @@ from seglog import SyncAdmin, SyncConsumer, SyncProducer
 
 ROOT = Path(__file__).resolve().parents[1]
 SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 30  # of one command; it only bounds what hangs
-SCRIPT_S = 100  # of a script of many
+TIMEOUT_S = 120  # of one command; it only bounds what hangs
+SCRIPT_S = 240  # of a script of many
 
 
 class Result(NamedTuple):
@@ -101,11 +103,18 @@ class Tools:
         return found
 
 
+@cache
+def closed_address() -> str:
+    """Where nobody listens, and nobody will: the port stays ours, and refuses connections."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    atexit.register(taken.close)
+    return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
 def offline_tools() -> Tools:
     """Commands with no broker to talk to."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    return Tools(f"127.0.0.1:{port}", Path())
+    return Tools(closed_address(), Path())
 
 
 def assert_refused(result: Result, code: int, *parts: str) -> None:
@@ -150,7 +159,7 @@ class OnTerminal:
         command = [sys.executable, "-c", program] if program else [*SEGLOG, *arguments]
         self.master, end = pty.openpty()
         self.shown = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.process = subprocess.Popen(
             command, env={**tools.environment, "TERM": "xterm"},
             stdin=end if given is None else given, stdout=end if out is None else out, stderr=end,
@@ -182,9 +191,7 @@ class OnTerminal:
             data = os.read(self.master, 65536)
         except OSError:  # Linux: the other end is closed
             data = b""
-        self.shown += self._decoder.decode(
-            data
-        )  # a character may come in two reads, or be cut by a signal
+        self.shown += self._decoder.decode(data)  # a character may come in two reads
         return bool(data)
 
     def type(self, text: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from seglog import SyncAdmin, embedded_blocking
 
-from tests.commands import TIMEOUT_S, OnTerminal, Tools, offline_tools
+from tests.commands import SEGLOG, TIMEOUT_S, OnTerminal, Started, Tools, offline_tools
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
@@ -85,7 +85,7 @@ def wait_until_full(pipe: int) -> None:
     """Until a pipe's buffer holds as much as it can: its writer waits."""
     deadline = time.monotonic() + TIMEOUT_S
     size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
-    while (held := held_bytes(pipe)) < size - 4096:
+    while (held := held_bytes(pipe)) <= size - 4096:
         assert time.monotonic() < deadline, f"{held} of {size} bytes"
         os.sched_yield()
 
@@ -93,6 +93,31 @@ def wait_until_full(pipe: int) -> None:
 def held_bytes(pipe: int) -> int:
     held: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
     return held
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a pipe's size can be set")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_signal_cuts_in_the_middle_of_a_write_is_written_whole(tools, unbuffered):
+    size, count = 4096, 110  # the rest fits in Python's buffer, whatever ends the command
+    name = tools.topic(f"cut-{unbuffered or 0}", partitions=count)
+    with SyncAdmin(tools.bootstrap) as admin:
+        admin.commit_offsets(name, {(name, number): 0 for number in range(count)})
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, size)
+    with Started(
+        [*SEGLOG, "groups", "describe", name, "--watch"],
+        env={**tools.environment, "PYTHONUNBUFFERED": unbuffered}, stdout=writing,
+    ) as process, os.fdopen(reading, "rb") as output:  # fmt: skip
+        os.close(writing)
+        wait_until_full(reading)
+        process.send_signal(signal.SIGINT)
+        lines = output.read().splitlines(keepends=True)
+        assert process.wait(TIMEOUT_S) == 130
+
+    assert sum(map(len, lines)) > size
+    assert [line.split(b"\t")[1] for line in lines] == [b"group"] + [b"partition"] * count
+    assert len({line.count(b"\t") for line in lines[1:]}) == 1
+    assert lines[-1].endswith(b"\n")
 
 
 def test_members_that_come_and_go_cleanly_write_every_record_once(tools):
