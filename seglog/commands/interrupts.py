@@ -50,10 +50,13 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        if self._timer is not None:
-            self._timer.cancel()
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()  # what it may just be sending must find our handler
+        finally:
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
