@@ -147,11 +147,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _watch_slow_reader(self) -> None:
         self._unsent_when_watched = self.unsent_bytes
-        seconds = self._config.slow_reader_timeout_ms / 1000
-        self._slow_reader = self._loop.call_later(seconds, self._look_at_slow_reader)
+        due_s = self._loop.time() + self._config.slow_reader_timeout_ms / 1000
+        self._slow_reader = self._loop.call_at(due_s, self._look_at_slow_reader, due_s)
 
-    def _look_at_slow_reader(self) -> None:
-        if self.unsent_bytes < self._unsent_when_watched:  # slow, but it goes on
+    def _look_at_slow_reader(self, due_s: float) -> None:
+        is_going_on = self.unsent_bytes < self._unsent_when_watched  # slow, but not still
+        if is_going_on or self._listener.stood_still(due_s, self._config.slow_reader_timeout_ms):
             self._watch_slow_reader()
             return
         logger.warning(

@@ -18,6 +18,7 @@ from .metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+_LATE_PART: Final = 0.25  # of a timeout: a look that comes later says nothing of a client
 _MAX_LINGERING: Final = 100  # refused connections that are still open, beside max.connections
 
 
@@ -54,7 +55,7 @@ class Listener:
         except OSError as error:
             where = f"{self.config.host}:{self.config.port}"
             raise CannotListen(f"cannot listen on {where}: {error.strerror or error}") from error
-        self._close_idle()
+        self._sweep_later()
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
@@ -93,14 +94,23 @@ class Listener:
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
 
-    def _close_idle(self) -> None:
-        timeout_s = self.config.idle_timeout_ms / 1000
-        oldest = self.loop.time() - timeout_s
-        for connection in list(self.connections):
-            if connection.last_active < oldest and not connection.is_busy:
-                self.metrics.connections_closed["idle"] += 1
-                connection.close()
-        self._sweep = self.loop.call_later(timeout_s / 4, self._close_idle)
+    def stood_still(self, due_s: float, timeout_ms: int) -> bool:
+        """Whether a look at a client that was due then comes so late that not the client but the
+        broker did nothing: it was stopped, or had no CPU. What came meanwhile is not read yet."""
+        return self.loop.time() - due_s > timeout_ms / 1000 * _LATE_PART
+
+    def _sweep_later(self) -> None:
+        due_s = self.loop.time() + self.config.idle_timeout_ms / 1000 / 4
+        self._sweep = self.loop.call_at(due_s, self._close_idle, due_s)
+
+    def _close_idle(self, due_s: float) -> None:
+        if not self.stood_still(due_s, self.config.idle_timeout_ms):
+            oldest = self.loop.time() - self.config.idle_timeout_ms / 1000
+            for connection in list(self.connections):
+                if connection.last_active < oldest and not connection.is_busy:
+                    self.metrics.connections_closed["idle"] += 1
+                    connection.close()
+        self._sweep_later()
 
     async def close(self, timeout_s: float) -> None:
         """Stop accepting, let what was accepted finish, then close. May be called twice."""

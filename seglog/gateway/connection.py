@@ -5,11 +5,13 @@ one may say nothing, and how long one may take nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .settings import GatewaySettings
+
+_LATE_PART: Final = 0.25  # of a timeout: a look that comes later says nothing of a client
 
 
 class BoundedConnection(H11Protocol):
@@ -68,10 +70,9 @@ class BoundedConnection(H11Protocol):
 
     def _watch(self) -> None:
         self._unwatch()
-        self._stalled = self.loop.call_later(
-            self.settings.slow_reader_timeout_ms / 1000,
-            self._look,
-            self.transport.get_write_buffer_size(),
+        due_s = self.loop.time() + self.settings.slow_reader_timeout_ms / 1000
+        self._stalled = self.loop.call_at(
+            due_s, self._look, self.transport.get_write_buffer_size(), due_s
         )
 
     def _unwatch(self) -> None:
@@ -79,9 +80,13 @@ class BoundedConnection(H11Protocol):
             self._stalled.cancel()
             self._stalled = None
 
-    def _look(self, size_before: int) -> None:
-        """Slow is allowed; nothing at all is not. An abort, since closing would wait for it."""
-        if self.transport.get_write_buffer_size() < size_before:
+    def _look(self, size_before: int, due_s: float) -> None:
+        """Slow is allowed; nothing at all is not. An abort, since closing would wait for it.
+
+        A look that comes far too late says nothing: then the gateway itself stood still."""
+        late_ms = (self.loop.time() - due_s) * 1000
+        is_late = late_ms > self.settings.slow_reader_timeout_ms * _LATE_PART
+        if is_late or self.transport.get_write_buffer_size() < size_before:
             self._watch()
         else:
             self.transport.abort()
