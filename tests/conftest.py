@@ -1,6 +1,9 @@
-"""How much hypothesis tries: SEGLOG_HYPOTHESIS_PROFILE=thorough for a long search."""
+"""How much hypothesis tries: SEGLOG_HYPOTHESIS_PROFILE=thorough for a long search; and what a
+process starts with that would change what tests find.
+"""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -8,3 +11,8 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=False, print_blob=True, deadline=None)
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=5_000)
 settings.load_profile(os.environ.get("SEGLOG_HYPOTHESIS_PROFILE", "ci"))
+
+# A shell that runs a script starts what it puts in the background with Ctrl-C ignored, and so would
+# start every command whose end by Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
