@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 class BrokerServer:

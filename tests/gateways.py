@@ -12,6 +12,7 @@ import httpx
 
 from seglog.client.embedded import embedded_blocking
 from seglog.client.loop_thread import LoopThread
+from seglog.gateway.limits import Limits
 from seglog.gateway.server import GatewayServer
 from seglog.gateway.settings import GatewaySettings
 from seglog.server.app import Broker
@@ -19,7 +20,7 @@ from seglog.server.app import Broker
 from tests.brokers import running_broker
 
 #: Bounds a hang, and nothing else.
-PATIENCE_S = 50
+PATIENCE_S = 120
 
 
 class Running(NamedTuple):
@@ -50,6 +51,17 @@ class Running(NamedTuple):
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    async def parked(self, topic: str = "t", partition: int = 0) -> int:
+        """How many fetches of a partition wait in the broker: of reads and of streams."""
+        return len(self.broker.topics.partition(topic, partition).waiters)
+
+    async def bodies_bytes(self) -> int:
+        """How much of the bodies of requests has come that are not answered yet."""
+        layer: Any = self.server.app.middleware_stack
+        while not isinstance(layer, Limits):
+            layer = getattr(layer, "app", None) or layer._app
+        return layer._bodies_bytes
 
 
 def client_of(url: str) -> httpx.AsyncClient:

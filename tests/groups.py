@@ -9,8 +9,8 @@ from typing import Any
 from seglog import Consumer, TopicPartition
 
 #: Long enough for a busy machine; whoever waits for its end sets his own.
-SESSION_MS = 10_000
-PATIENCE_S = 30
+SESSION_MS = 30_000
+PATIENCE_S = 120
 
 
 class Calls:

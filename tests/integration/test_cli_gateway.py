@@ -23,7 +23,7 @@ from tests.metrics import Scrape
 
 ROOT = Path(__file__).resolve().parents[2]
 SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 40
+TIMEOUT_S = 120
 
 
 def environment(**variables: str) -> dict[str, str]:

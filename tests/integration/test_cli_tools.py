@@ -389,7 +389,7 @@ def test_the_brokers_commands_of_the_readme_run_and_print_what_they_should(tmp_p
     assert "billing" in result.out  # whose bookmark is behind both, wherever they went
 
 
-@pytest.mark.timeout(120)  # a process for each of its lines
+@pytest.mark.timeout(300)  # a process for each of its lines
 def test_the_examples_of_the_document_run_and_print_what_it_says(tools):
     found = re.search(r"```sh\n(.*?)```.*?```text\n(.*?)```", DOCUMENT, re.DOTALL)
     assert found

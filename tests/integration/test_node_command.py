@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CASES = json.loads((ROOT / "tests" / "data" / "node_cases.json").read_text(encoding="utf-8"))
 COMMAND = [sys.executable, "-m", "seglog", "node"]
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 Json = dict[str, Any]
 
