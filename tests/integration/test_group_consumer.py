@@ -228,8 +228,8 @@ async def test_a_member_without_a_broker_stops_at_the_end_of_its_session(broker,
 async def test_an_application_that_never_waits_keeps_its_session(broker, admin, producer):
     await fill(admin, producer, count=3000, per_batch=1000)
     calls = Calls()
-    async with member_of(broker, "t", calls=calls, session_timeout_ms=1000) as consumer:
-        end = time.monotonic() + 2.5
+    async with member_of(broker, "t", calls=calls, session_timeout_ms=3000) as consumer:
+        end = time.monotonic() + 4.5
         while time.monotonic() < end:
             await anext(consumer)
             time.sleep(0.002)  # noqa: ASYNC251 - it computes
@@ -242,11 +242,11 @@ async def test_a_step_that_is_longer_than_the_session_loses_it_before_the_next_r
 ):
     await fill(admin, producer, count=100, per_batch=100)
     calls = Calls()
-    async with member_of(broker, "t", calls=calls, session_timeout_ms=1000) as consumer:
+    async with member_of(broker, "t", calls=calls, session_timeout_ms=2000) as consumer:
         await anext(consumer)
         held = await anext(consumer)
         await consumer.commit({T0: 1})
-        time.sleep(1.2)  # noqa: ASYNC251 - it computes, or the process is paused
+        time.sleep(2.4)  # noqa: ASYNC251 - it computes, or the process is paused
         with pytest.raises(errors.SeglogError) as refused:
             await consumer.commit(held)
         assert type(refused.value) in (errors.NotOwner, errors.UnknownMember)
