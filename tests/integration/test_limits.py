@@ -523,7 +523,7 @@ async def test_fetches_that_wait_do_not_pile_up_answers_for_a_slow_reader(broker
             assert len(result.batches) > there
 
 
-@pytest.mark.parametrize("settings", [{"slow_reader_timeout_ms": 200}], indirect=True)
+@pytest.mark.parametrize("settings", [{"slow_reader_timeout_ms": 1000}], indirect=True)
 async def test_a_reader_that_is_slow_but_goes_on_is_not_closed(broker: Broker):
     async with await filled(broker) as client:
         await client.create("clock")
@@ -548,7 +548,7 @@ async def test_a_reader_that_is_slow_but_goes_on_is_not_closed(broker: Broker):
                 assert part, f"closed after {taken} bytes"
                 taken += len(part)
                 if taken < 12 * MIB:  # a pause, as long as a fetch waits in vain
-                    await client.fetch("clock", 0, max_wait_ms=5, min_bytes=1)
+                    await client.fetch("clock", 0, max_wait_ms=20, min_bytes=1)
 
 
 # --- topics --------------------------------------------------------------------------------------
