@@ -41,8 +41,15 @@ async def answer(gate, value):
     return value, begin
 
 
+def is_broker(process: psutil.Process) -> bool:
+    try:
+        return "serve" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended since it was listed
+        return False
+
+
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=100)
     return not alive
 
 
@@ -53,7 +60,7 @@ def test_seglog_goes_through_every_row_and_missing_peers_are_named(tmp_path):
     )
 
     run = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=55, check=False
+        command, env=environment, capture_output=True, text=True, timeout=220, check=False
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
@@ -86,16 +93,16 @@ def test_every_process_is_ended_when_a_run_is_cut_off(tmp_path, number):
     )
     try:
         parent = psutil.Process(run.pid)
-        deadline = time.monotonic() + 50
+        deadline = time.monotonic() + 100
         children: list[psutil.Process] = []
-        while not any("serve" in child.cmdline() for child in children):
+        while not any(map(is_broker, children)):
             assert time.monotonic() < deadline, "no broker was started"
             assert run.poll() is None
             children = parent.children(recursive=True)
 
         run.send_signal(number)
 
-        assert run.wait(50) != 0
+        assert run.wait(100) != 0
         assert gone(children)
         assert list(tmp_path.iterdir()) == []
     finally:
@@ -145,9 +152,9 @@ def test_latencies_count_from_the_intended_time(tmp_path):
 def test_a_failed_job_tells_why_and_leaves_workers_that_work():
     with Workers(2) as workers:
         with pytest.raises(JobFailed, match="ValueError: no such luck"):
-            workers.run([Job(answer, (1,)), Job(fail, ("no such luck",))], 30)
+            workers.run([Job(answer, (1,)), Job(fail, ("no such luck",))], 100)
 
-        (one, begun), (two, begun_too) = workers.run([Job(answer, (1,)), Job(answer, (2,))], 30)
+        (one, begun), (two, begun_too) = workers.run([Job(answer, (1,)), Job(answer, (2,))], 100)
         pids = workers.pids
 
     assert (one, two) == (1, 2)

@@ -1,5 +1,6 @@
 """`seglog serve` as a user meets it: a process of its own, real signals, a real terminal."""
 
+import codecs
 import ctypes
 import json
 import os
@@ -20,7 +21,7 @@ import seglog
 
 SEGLOG = [sys.executable, "-m", "seglog"]
 LISTENING = re.compile(r"listening on (\S+):(\d+)\n")
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -145,15 +146,6 @@ def test_an_ipv6_address_is_written_in_brackets(serve):
     socket.create_connection(("::1", broker.port), timeout=TIMEOUT_S).close()
 
 
-def test_the_first_connection_is_accepted_soon_after_the_start(serve):
-    """The aim is 0.3 s on an idle machine; the bound here only catches an import gone astray."""
-    begun = time.perf_counter()
-    broker = serve("--port", "0")
-    socket.create_connection((broker.host, broker.port), timeout=TIMEOUT_S).close()
-
-    assert time.perf_counter() - begun < 3
-
-
 def test_serving_loads_neither_the_client_nor_what_draws_on_a_terminal(tmp_path):
     program = (
         "import sys; from seglog.cli import run; run(['serve', '--print-config']);"
@@ -163,9 +155,11 @@ def test_serving_loads_neither_the_client_nor_what_draws_on_a_terminal(tmp_path)
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True,
         text=True, check=True, timeout=TIMEOUT_S,
     )  # fmt: skip
+    loaded = set(result.stderr.split())
     heavy = ("rich", "seglog.client", "seglog.spark_connector", "pyarrow", "pyspark")
-    loaded = {name for name in result.stderr.split() if name.startswith(heavy)}
-    assert not loaded
+    assert not {name for name in loaded if name.startswith(heavy)}
+    # 450 when this was written: a start takes 0.3 s, and an import gone astray brings hundreds.
+    assert len(loaded) < 600, sorted(loaded)
 
 
 # --- logs ----------------------------------------------------------------------------------------
@@ -196,14 +190,16 @@ class TerminalReader:
 
     def __init__(self) -> None:
         self._master, self.end = pty.openpty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end in a character
         self.shown = ""
 
     def read_until(self, part: str) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while part not in self.shown:
-            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._master], [], [], left_s)
             assert ready, f"no {part!r} in {self.shown!r}"
-            self.shown += os.read(self._master, 65536).decode()
+            self.shown += self._decoder.decode(os.read(self._master, 65536))
 
     def close(self) -> None:
         os.close(self._master)
