@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE_S = 120
+PATIENCE_S = 240  # it only bounds a hang
 
 SETTINGS = {
     "spark.ui.enabled": "false",

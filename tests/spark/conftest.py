@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(180))
+                item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
