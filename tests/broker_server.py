@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from scripts.ports import kept_port
+
 PATIENCE_S = 120
 
 
@@ -24,7 +26,7 @@ class BrokerServer:
     def __init__(self, data: Path, *settings: str) -> None:
         self._data = data
         self._settings = settings
-        self._port = 0
+        self._port = kept_port()  # it comes back there after a kill
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -56,7 +58,7 @@ class BrokerServer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith("listening on "), line
-        self._port = int(line.rpartition(":")[2])
+        assert line.strip().endswith(f":{self._port}"), line
 
     def stop(self) -> None:
         """As an operator stops it."""

@@ -1,22 +1,20 @@
 """Runs `seglog` as a person does: processes, pipes, a terminal."""
 
-import atexit
 import codecs
 import ctypes
 import fcntl
 import os
 import pty
 import select
-import socket
 import subprocess
 import sys
 import termios
 import time
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from scripts.ports import kept_port
 from seglog import SyncAdmin, SyncConsumer, SyncProducer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,18 +101,9 @@ class Tools:
         return found
 
 
-@cache
-def closed_address() -> str:
-    """Where nobody listens, and nobody will: the port stays ours, and refuses connections."""
-    taken = socket.socket()
-    taken.bind(("127.0.0.1", 0))
-    atexit.register(taken.close)
-    return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 def offline_tools() -> Tools:
     """Commands with no broker to talk to."""
-    return Tools(closed_address(), Path())
+    return Tools(f"127.0.0.1:{kept_port()}", Path())
 
 
 def assert_refused(result: Result, code: int, *parts: str) -> None:

@@ -21,6 +21,8 @@ from typing import Annotated, Final
 import psutil
 from msgspec import Meta, Struct
 
+from scripts.ports import kept_port
+
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
 
@@ -45,7 +47,7 @@ class BrokerProcess:
     def __init__(self, parent: Path | None, settings: list[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="seglog-loadgen-", dir=parent))
         self._settings = settings
-        self._port = 0
+        self._port = kept_port()  # it comes back there after a kill
         self._process: asyncio.subprocess.Process | None = None
         self.kills = 0
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Final, cast
 
 from scripts.peers.interface import (
@@ -18,12 +19,17 @@ from scripts.peers.interface import (
     Server,
     in_chunks,
 )
+from scripts.ports import kept_port
 from seglog import Admin, Consumer, Producer, __version__
 
 BULK_BATCH_BYTES: Final = 2_000_000
 
 
 class SeglogServer(Server):
+    def __init__(self, folder: Path, *, is_durable: bool) -> None:
+        super().__init__(folder, is_durable=is_durable)
+        self.port = kept_port()
+
     @classmethod
     def missing(cls, *, is_durable: bool) -> Missing | None:
         return None

@@ -3,24 +3,18 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from scripts.ports import kept_port
 from seglog.gateway.server import GatewayServer
 from seglog.gateway.settings import GatewaySettings
 
 from tests.gateways import assert_problem, client_of, events_of
 from tests.groups import eventually
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -48,7 +42,7 @@ ONE = {"records": [{"value": "x"}]}
 
 
 async def test_a_gateway_starts_without_a_broker_and_serves_once_there_is_one(tmp_path):
-    port = free_port()
+    port = kept_port()
     server = gateway_for(port)
     async with server, client_of(server.url) as http:
         assert (await http.get("/healthz")).status_code == 200
@@ -72,7 +66,7 @@ async def test_a_gateway_starts_without_a_broker_and_serves_once_there_is_one(tm
 
 
 async def test_a_broker_that_is_killed_and_restarted_loses_nothing_that_was_answered(tmp_path):
-    port = free_port()
+    port = kept_port()
     server = gateway_for(port, broker_timeout_ms=20_000)
     async with server, client_of(server.url) as http:
         answered: list[str] = []
@@ -128,7 +122,7 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing_that_was_answ
 
 
 async def test_a_request_under_way_when_the_gateway_stops_is_answered(tmp_path):
-    port = free_port()
+    port = kept_port()
     async with broker_at(port, tmp_path) as broker:
         server = gateway_for(port)
         async with server, client_of(server.url) as http:
@@ -156,7 +150,7 @@ async def test_a_request_under_way_when_the_gateway_stops_is_answered(tmp_path):
 
 
 async def test_an_outcome_that_is_not_known_is_told_as_that(tmp_path):
-    port = free_port()
+    port = kept_port()
     async with broker_at(port, tmp_path) as broker:
         server = gateway_for(port, broker_timeout_ms=2_500)
         async with server, client_of(server.url) as http:
@@ -176,7 +170,7 @@ async def test_an_outcome_that_is_not_known_is_told_as_that(tmp_path):
 
 
 async def test_a_producer_that_failed_for_good_is_replaced(tmp_path):
-    port = free_port()
+    port = kept_port()
     async with broker_at(port, tmp_path):
         server = gateway_for(port)
         async with server, client_of(server.url) as http:

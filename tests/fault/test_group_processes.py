@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from scripts.ports import kept_port
 from seglog import Admin, Producer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,8 +93,7 @@ class Group:
         self._data = data
         self._broker: asyncio.subprocess.Process | None = None
         self.members: list[Process] = []
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self._port = found.getsockname()[1]
+        self._port = kept_port()
         self.bootstrap = f"127.0.0.1:{self._port}"
 
     async def start_broker(self) -> None:

@@ -29,10 +29,10 @@ from scripts.loading.stage import Place
 from scripts.loading.stamps import Stamp, checked_value
 from scripts.loading.tally import Moment
 from scripts.loading.workload import Workload, check_workload
+from scripts.ports import kept_port
 from seglog import Admin, Producer, SyncAdmin, embedded_blocking
 
 from tests.brokers import broker_process
-from tests.commands import closed_address
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADGEN = [sys.executable, str(ROOT / "scripts" / "loadgen.py")]
@@ -347,7 +347,7 @@ def test_what_cannot_be_done_is_said_with_what_to_do(arguments, told):
 
 
 def test_a_broker_that_is_not_there_is_said():
-    address = closed_address()
+    address = f"127.0.0.1:{kept_port()}"
     done = subprocess.run(
         [*LOADGEN, "run", "--bootstrap", address],
         env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False,
