@@ -152,7 +152,7 @@ async def test_a_request_under_way_when_the_gateway_stops_is_answered(tmp_path):
 async def test_an_outcome_that_is_not_known_is_told_as_that(tmp_path):
     port = kept_port()
     async with broker_at(port, tmp_path) as broker:
-        server = gateway_for(port, broker_timeout_ms=2_500)
+        server = gateway_for(port, broker_timeout_ms=5_000)
         async with server, client_of(server.url) as http:
             await http.post("/v1/topics", json={"name": "t"})
             await http.post("/v1/topics/t/records", json=ONE)

@@ -149,6 +149,8 @@ def test_the_gateway_as_a_process_of_its_own(run):
     both = run("serve", "--data", "d", "--port", "0", "--http-port", "0")
     apart = run("gateway", "--bootstrap", both.bootstrap, "--port", "0")
 
+    while httpx.get(f"{apart.url}/readyz", timeout=TIMEOUT_S).status_code == 503:
+        pass  # it starts without the broker, and may have to wait for its first answer
     append_one(apart.url)
     code, out, err = apart.stop()
     assert (code, out) == (0, "")

@@ -354,7 +354,7 @@ def test_the_bookmark_follows_what_is_done_and_is_left_when_the_query_stops(
 def test_a_second_query_with_the_same_group_is_refused_and_the_first_not_disturbed(
     filled, admin, make, seglog_broker
 ):
-    options = {"group__id": "q", "group__session__timeout": "1s", "startingOffsets": "earliest"}
+    options = {"group__id": "q", "group__session__timeout": "3s", "startingOffsets": "earliest"}
     first = make.stream(**options)
     start = as_stored(first.initialOffset())
     end = next_offset(first, start)

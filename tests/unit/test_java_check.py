@@ -34,7 +34,7 @@ class Machine:
             env={"PATH": str(self.programs), **variables},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 
