@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -458,6 +459,16 @@ async def test_idle_timeout_closes_who_does_nothing_and_nobody_else(broker: Brok
     assert broker.metrics.connections_closed == {"idle": 4}
 
 
+@pytest.mark.parametrize("settings", [{"idle_timeout_ms": 1000}], indirect=True)
+async def test_a_broker_that_stood_still_takes_nobody_for_idle(broker: Broker):
+    async with await RawClient.open(broker.port) as client:
+        time.sleep(1.4)  # noqa: ASYNC251 - the broker's loop is ours: it is stopped
+        for _ in range(3):
+            await asyncio.sleep(0)  # it looks at its connections, and then reads what came
+        await lives_on(client)
+    assert broker.metrics.connections_closed == {}
+
+
 async def choke(client: RawClient, topic: str, fetches: int) -> None:
     """Ask for far more than the sockets hold, and read none of it."""
     for _ in range(fetches):
@@ -485,6 +496,26 @@ async def test_slow_reader_timeout_closes_who_takes_no_answers(broker: Broker):
                 await slow.writer.drain()
         await lives_on(client)
     assert broker.metrics.connections_closed == {"slow_reader": 1}
+
+
+@pytest.mark.parametrize("settings", [{"slow_reader_timeout_ms": 1000}], indirect=True)
+async def test_a_broker_that_stood_still_takes_nobody_for_slow(broker: Broker):
+    async with await filled(broker), await RawClient.open(broker.port) as reader:
+        await choke(reader, "large", 10)
+        await until_held_back(broker)
+        time.sleep(1.4)  # noqa: ASYNC251 - the broker's loop is ours: it is stopped
+        for _ in range(3):
+            await asyncio.sleep(0)  # it looks at its connections before anything is read
+        for _ in range(10):
+            (result,) = (await reader.answer(api.FETCH)).results
+            assert len(result.batches) > 8 * MIB
+    assert broker.metrics.connections_closed == {}
+
+
+async def until_held_back(broker: Broker) -> None:
+    """Until an answer waits in the broker for its reader."""
+    while not any(connection.unsent_bytes for connection in broker.listener.connections):  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0)
 
 
 async def test_a_slow_reader_is_bounded_and_slows_nobody(broker: Broker):
