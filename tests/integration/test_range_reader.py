@@ -49,14 +49,14 @@ def thread() -> Iterator[LoopThread]:
 
 @pytest.fixture
 def cluster(broker, thread):
-    opened = open_cluster(thread, broker.bootstrap, patience_s=30)
+    opened = open_cluster(thread, broker.bootstrap, patience_s=100)
     yield opened
     thread.call(opened.close())
 
 
 @pytest.fixture
 def reader(thread, cluster) -> RangeReader:
-    return RangeReader(thread, cluster, patience_s=30, fetch_bytes=10_000)
+    return RangeReader(thread, cluster, patience_s=100, fetch_bytes=10_000)
 
 
 def starts(chunk: Chunk | Gap) -> list[int]:
@@ -91,7 +91,7 @@ def test_a_broker_that_is_killed_within_a_range_is_waited_for(reader, broker):
 
 
 def test_a_broker_that_stays_away_is_given_up_after_a_while(thread, cluster, broker):
-    impatient = RangeReader(thread, cluster, patience_s=0.2)
+    impatient = RangeReader(thread, cluster, patience_s=2)
     assert list(impatient.read(NAME, 0, 1))
     broker.kill()
     with pytest.raises(errors.SeglogError) as failure:
