@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: The process group of the Spark that `dying` kills.
 GROUP = "SEGLOG_TEST_PROCESS_GROUP"
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 def split_options(options: Any) -> tuple[dict[str, str], dict[str, str]]:

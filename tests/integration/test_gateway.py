@@ -12,6 +12,7 @@ from seglog.client.consumer import Consumer
 from seglog.client.producer import Producer
 
 from tests.gateways import assert_problem, running_gateway
+from tests.groups import eventually
 
 NOON = "2026-01-31T12:00:00Z"
 NOON_US = 1_769_860_800_000_000
@@ -227,8 +228,8 @@ async def test_a_read_at_the_end_waits_for_the_next_record(gateway):
     await gateway.produce("t", {"value": "old"})
 
     waiting = asyncio.create_task(gateway.read("t", **{"from": 1, "wait_ms": 30_000}))
-    done, _ = await asyncio.wait({waiting}, timeout=0.2)
-    assert not done
+    await eventually(gateway.parked, 1)
+    assert not waiting.done()
     await gateway.produce("t", {"value": "new"})
 
     found = await waiting
