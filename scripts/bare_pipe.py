@@ -6,8 +6,7 @@ It prints its port and takes frames (a u32 length and the bytes):
 
     first byte 'f', then u32 size   answers with `size` bytes of a mapped file
     anything else                   goes to a preallocated file, in groups of what came together,
-    each
-                                    with one pwritev and one fdatasync; the answer comes after it
+                                    each with one pwritev and one fdatasync, and is answered then
 
 So it does what any broker must (receive, write, sync, answer), and nothing else.
 """
@@ -18,6 +17,7 @@ import asyncio
 import mmap
 import os
 import queue
+import socket
 import struct
 import sys
 import threading
@@ -87,6 +87,9 @@ class BareConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's own class
+        if hasattr(socket, "TCP_CONGESTION"):  # as the broker does: not paced, whatever the system
+            sending = transport.get_extra_info("socket")
+            sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.receiver.get_buffer()
