@@ -66,7 +66,7 @@ class Accumulator:
                 return batch
             self.close(batch)
         batch = queue.opened = self._new_batch(queue)
-        batch.on_wait = self.end_linger
+        batch.on_wait = self.hurry
         self._lingering[batch] = self._loop.time() + self._linger_s
         if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(self._linger_s, self._look_at_lingering)
@@ -127,6 +127,14 @@ class Accumulator:
         batch.on_wait = None
         self._lingering.pop(batch, None)
         queue.waiting.append(batch)
+
+    def hurry(self, batch: Batch) -> None:
+        """Somebody awaits it: it goes now, or when what is under way is answered, but never later
+        than its linger is over.
+        """
+        if batch.queue.opened is batch and not batch.is_awaited:
+            batch.is_awaited = True
+            self._on_work(batch.queue)
 
     def end_linger(self, batch: Batch) -> None:
         """The sender may take it."""

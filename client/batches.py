@@ -46,6 +46,7 @@ class Batch:
         "encoded",
         "first_timestamp_us",
         "headers",
+        "is_awaited",
         "is_due",
         "is_plain",
         "is_settled",
@@ -72,6 +73,7 @@ class Batch:
         self.record_count = 0  # once it is closed
         self.is_plain = True  # only values so far
         self.is_due = False
+        self.is_awaited = False  # by somebody, while it was open
         self.on_wait: Callable[[Batch], None] | None = None
         self.encoded: bytearray | None = None
         self.base_sequence = -1  # not numbered yet
@@ -104,7 +106,7 @@ class Batch:
         self.is_plain = self.keys is None and self.headers is None and self.timestamps is None
 
     def wait(self) -> asyncio.Future[None]:
-        """Done when there is an outcome; ends the linger."""
+        """Done when there is an outcome; the batch goes without lingering, if it may."""
         if self.on_wait is not None:
             self.on_wait(self)
         return self.outcome.wait()
@@ -180,7 +182,17 @@ class PartitionQueue:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting) or (self.opened is not None and self.opened.is_due)
+        return bool(self.waiting) or self.is_opened_due
+
+    @property
+    def is_opened_due(self) -> bool:
+        """Whether the open batch may go: its time is over, or somebody awaits it. What is awaited
+        while something is under way goes with the answer to that: others join it meanwhile.
+        """
+        batch = self.opened
+        if batch is None:
+            return False
+        return batch.is_due or (batch.is_awaited and not self.in_flight)
 
     def forget_settled(self) -> None:
         """Take what is settled from the front: an answer may come before an earlier batch's."""

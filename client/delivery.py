@@ -39,7 +39,8 @@ class BatchMetadata(NamedTuple):
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Of one record. Awaiting gives its RecordMetadata, or raises why it was not delivered.
 
-    Awaiting also ends the linger of the record's batch: somebody waits for it.
+    Awaiting also ends the linger of the record's batch, unless its partition has another batch
+    under way: then this one goes with that one's answer, or when its linger is over.
     """
 
     batch: Batch

@@ -48,7 +48,8 @@ class Producer:
     `send` waits only while `buffer_bytes` are not yet acknowledged. Leaving the block sends what is
     left; an error that no awaited delivery or `flush` has told is raised there.
 
-    `linger_ms`: how long a batch waits for company, unless somebody awaits one of its records.
+    `linger_ms`: how long a batch waits for company. Shorter where somebody awaits one of its
+    records: until what its partition has under way is answered, or not at all.
     `delivery_timeout_s`: after this, records that are not acknowledged fail with DeliveryTimeout.
     `max_in_flight`: batches of one partition under way. Without `idempotent` a retry may double
     records, and reorder them where it is more than 1.

@@ -232,7 +232,7 @@ class Sender:
         if queue.is_recovering or len(queue.in_flight) >= self._max_in_flight:
             return None
         while True:
-            if not queue.waiting and queue.opened is not None and queue.opened.is_due:
+            if not queue.waiting and queue.opened is not None and queue.is_opened_due:
                 self.accumulator.seal(queue.opened)
             if not queue.waiting:
                 return None

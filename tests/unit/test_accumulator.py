@@ -10,6 +10,7 @@ from seglog.client.accumulator import Accumulator
 from seglog.client.batches import EMPTY_BATCH_BYTES, PartitionQueue, record_size
 from seglog.client.bulk import Chunk, cut, group_by_partition, to_chunk
 from seglog.client.cells import to_headers
+from seglog.client.delivery import Delivery
 from seglog.client.partitioner import crc32
 from seglog.protocol.batch import encode_batch
 from seglog.protocol.errors import BadBatch, ClientClosed, DeliveryTimeout
@@ -132,6 +133,31 @@ async def test_awaiting_a_delivery_ends_the_linger():
     assert (await waiting).offset == 5
 
 
+async def test_what_is_awaited_gathers_others_while_something_is_under_way():
+    filled, queue = accumulator(), PartitionQueue("t", 0, 0)
+    first = append(filled, queue, b"1").batch
+    waiting = asyncio.ensure_future(_wait(Delivery(first, 0)))
+    await asyncio.sleep(0)
+    assert may_send(queue)
+    filled.seal(first)
+    queue.in_flight.append(queue.waiting.popleft())
+
+    second = append(filled, queue, b"2").batch
+    others = [asyncio.ensure_future(_wait(Delivery(second, 0)))]
+    await asyncio.sleep(0)
+    assert not may_send(queue), "the first is not answered"
+    assert append(filled, queue, b"3").batch is second
+
+    queue.in_flight.clear()
+    assert may_send(queue)
+    queue.in_flight.append(first)
+    filled.end_linger(second)
+    assert may_send(queue), "its own time bounds the wait"
+    for batch in (first, second):
+        filled.settle(batch, 0, None)
+    await asyncio.gather(waiting, *others)
+
+
 async def test_every_batch_lingers_its_own_time():
     work: list[PartitionQueue] = []
     all_came = asyncio.Event()
@@ -161,6 +187,10 @@ async def test_every_batch_lingers_its_own_time():
     assert work == [closed, early, late]
     assert first.is_due
     assert last.is_due
+
+
+def may_send(queue: PartitionQueue) -> bool:
+    return queue.has_work
 
 
 async def _wait(delivery):
