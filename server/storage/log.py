@@ -48,9 +48,11 @@ class Log(SegmentedLog):
         """Whether so many bytes can be appended by a write to the page cache and nothing else: no
         sync, no space to reserve, no new segment.
         """
+        # More may be reserved than a segment may have, where that was more before.
+        room = min(self.active.allocated_bytes, self.config.segment_bytes)
         return (
             not self.config.syncs_before_ack
-            and self.active.size + length <= self.active.allocated_bytes
+            and self.active.size + length <= room
             and not self.is_roll_due(now_us)
         )
 

@@ -97,6 +97,27 @@ async def test_the_loop_writes_and_does_nothing_else_to_a_log(tmp_path: Path):
             assert disk.seen[what, LOOP] == 0, what
 
 
+async def test_segments_that_are_to_be_smaller_from_now_on_are_begun_by_the_thread(tmp_path: Path):
+    disk = WatchedDisk()
+    async with (
+        running_broker(tmp_path, disk) as broker,
+        await RawClient.open(broker.port) as client,
+    ):
+        await client.create("t", 1, durability="os")
+        await client.produce("t", 0, bytes(10 * KIB))  # far more is reserved than is used
+        smaller = messages.AlterTopicRequest("t", config={"segment.bytes": 20 * KIB})
+        await client.call(api.ALTER_TOPIC, smaller)
+        disk.seen.clear()
+
+        offsets = [await client.produce("t", 0, bytes(KIB)) for _ in range(50)]
+
+        assert offsets == list(range(1, 51))
+        assert disk.seen["create", THREAD] > 1, "segments were rolled"
+        assert disk.seen["write", LOOP] > 0
+        for what in ("create", "allocate", "truncate", "sync"):
+            assert disk.seen[what, LOOP] == 0, what
+
+
 async def test_what_is_synced_before_its_answer_is_written_by_the_thread(tmp_path: Path):
     disk = WatchedDisk()
     async with (
