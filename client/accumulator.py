@@ -184,9 +184,12 @@ class Accumulator:
         self._wake()
 
     def refuse(self, reason: SeglogError) -> None:
-        """From now on nothing is taken."""
+        """From now on nothing is taken; what lingers is the caller's to end."""
         self.refusal = reason
         self.pause_at = -1
+        if self._linger_timer is not None:  # or the loop would keep all of this until it is over
+            self._linger_timer.cancel()
+            self._linger_timer = None
         while self._room_waiters:
             self._wake()
 

@@ -4,6 +4,8 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import asyncio
+import gc
+import weakref
 from datetime import UTC, datetime
 from zlib import crc32
 
@@ -201,6 +203,17 @@ async def test_closing_sends_what_is_left_and_twice_is_harmless(broker):
     assert (await delivery).offset == 0
     with pytest.raises(errors.ClientClosed):
         await producer.send("t", b"y")
+
+
+async def test_a_closed_producer_is_not_kept_until_its_linger_would_be_over(broker):
+    await create(broker)
+    producer = Producer(broker.bootstrap, linger_ms=3_600_000)
+    async with producer:
+        await producer.send("t", b"x")
+    kept = weakref.ref(producer)
+    del producer
+    gc.collect()
+    assert kept() is None
 
 
 async def test_a_producer_that_is_not_open_says_so():
