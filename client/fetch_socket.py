@@ -93,9 +93,12 @@ class FetchSocket:
         self._socket.settimeout(None)
         whole_s = int(timeout_s)
         timeval = _TIMEVAL.pack(whole_s, max(1, int((timeout_s - whole_s) * 1_000_000)))
-        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, direction, timeval)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, direction, timeval)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # macOS refuses it where the other side has gone meanwhile
+            raise self._lost(error) from None
 
     def _send(self, which: api.Api, message: Message) -> None:
         self._last_id += 1

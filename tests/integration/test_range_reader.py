@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -233,6 +234,19 @@ def test_nobody_at_the_address_is_a_lost_connection(listener):
     listener.close()
     with pytest.raises(errors.ConnectionLost):
         opened(address)
+
+
+def test_a_broker_that_drops_it_at_once_is_a_lost_connection(listener):
+    def drop() -> None:
+        dropped, _ = listener.accept()
+        dropped.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        dropped.close()
+
+    server = threading.Thread(target=drop)
+    server.start()
+    with pytest.raises(errors.ConnectionLost):
+        opened(listener.getsockname())
+    server.join()
 
 
 def test_another_broker_at_the_address_is_refused(broker):
