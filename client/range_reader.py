@@ -8,8 +8,9 @@
 The first answer comes through the cluster's connection, and is all that a short range needs. The
 others come through a socket that the caller's own thread reads (fetch_socket.py). Where that does
 not work, for any reason, the cluster is asked: it waits for a broker that is away, up to
-`patience_s` each time. The first and the last batch may reach beyond the range: the caller cuts.
-What the log does not have any more is told as a `Gap`, never jumped over.
+`patience_s` each time. A broker that has too many connections is not asked for one again. The first
+and the last batch may reach beyond the range: the caller cuts. What the log does not have any more
+is told as a `Gap`, never jumped over.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..protocol.errors import (
     LogTruncated,
     OffsetOutOfRange,
     SeglogError,
+    TooManyConnections,
     UnknownPartition,
     UnknownTopic,
 )
@@ -151,6 +153,7 @@ class _Way:
         self._name = name
         self._socket: FetchSocket | None = None
         self._is_begun = False
+        self._is_refused = False  # a socket, by a broker that has too many
         self._is_asked = False
         self.is_hurried = False  # whether the caller took the last chunk soon
 
@@ -163,7 +166,7 @@ class _Way:
                 self._give_up(error)
 
     def fetch(self, offset: int, epoch: int) -> FetchResult:
-        if self._is_begun:
+        if self._is_begun and not self._is_refused:
             try:
                 return self._by_socket(offset, epoch)
             except _LOST:
@@ -193,6 +196,7 @@ class _Way:
         logger.debug("%s: the cluster is asked instead: %s", self._name, error)
         self.close()
         self._socket, self._is_asked = None, False
+        self._is_refused = isinstance(error, TooManyConnections)
 
 
 def _result(response: FetchResponse) -> FetchResult:

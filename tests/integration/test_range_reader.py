@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import threading
@@ -22,6 +23,7 @@ from seglog.protocol.header import hop, split_batches
 from seglog.protocol.messages import HelloResponse, WireError
 
 from tests.broker_server import BrokerServer
+from tests.brokers import RawClient, running_broker
 from tests.proxy import PASS, Plan, Proxy, running_proxy
 
 NAME = TopicPartition("t", 0)
@@ -177,6 +179,26 @@ def test_an_answer_that_comes_in_pieces_is_whole(proxied):
     reader, _ = proxied(lambda number: Plan(piece_bytes=501) if number else PASS)
     found = [base for chunk in reader.read(NAME, 0, COUNT) for base in starts(chunk)]
     assert found == list(range(0, COUNT, PER_BATCH))
+
+
+async def test_a_broker_without_room_for_a_socket_is_asked_for_it_once(tmp_path, thread):
+    def read_all() -> list[int]:
+        cluster = open_cluster(thread, f"127.0.0.1:{broker.port}", patience_s=30)
+        reader = RangeReader(thread, cluster, patience_s=30, fetch_bytes=1_000)
+        try:
+            return [base for chunk in reader.read(NAME, 0, 20) for base in starts(chunk)]
+        finally:
+            thread.call(cluster.close())
+
+    async with (
+        running_broker(tmp_path, max_connections=2) as broker,
+        await RawClient.open(broker.port) as client,
+    ):
+        await client.create("t", 1)
+        for _ in range(20):
+            await client.produce("t", 0, bytes(1_000))
+        assert await asyncio.to_thread(read_all) == list(range(20))
+        assert broker.metrics.connections_refused["max.connections"] == 1
 
 
 def test_what_is_deleted_under_a_reader_is_told(reader, broker):
