@@ -56,7 +56,7 @@ class Cluster:
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self.client_name = client_name
-        self._connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self.request_timeout_s = request_timeout_s
         self._metadata_max_age_s = metadata_max_age_s
         self.metadata = Metadata()
@@ -134,7 +134,7 @@ class Cluster:
                     address.host,
                     address.port,
                     client_name=self.client_name,
-                    connect_timeout_s=self._connect_timeout_s,
+                    connect_timeout_s=self.connect_timeout_s,
                     request_timeout_s=self.request_timeout_s,
                 )
             except SeglogError as error:

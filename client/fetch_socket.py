@@ -53,12 +53,13 @@ class FetchSocket:
         broker_id: int,
         *,
         client_name: str,
+        connect_timeout_s: float,
         timeout_s: float,
         allocate: Allocate = bytearray,
     ) -> Self:
         """Connect to this broker, which was reached at this address before."""
         try:
-            connected = socket.create_connection((address.host, address.port), timeout_s)
+            connected = socket.create_connection((address.host, address.port), connect_timeout_s)
         except OSError as error:
             raise ConnectionLost(f"{address}: {error}") from None
         found = cls(connected, address, allocate)

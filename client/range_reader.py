@@ -140,6 +140,7 @@ class RangeReader:
         return FetchSocket.open(
             *self._thread.call(leader()),
             client_name=self._cluster.client_name,
+            connect_timeout_s=self._cluster.connect_timeout_s,
             timeout_s=self._cluster.request_timeout_s,
             allocate=self._allocate,
         )

@@ -8,7 +8,7 @@ An append goes through four steps, so that the writer can make many logs durable
     publish  readers see it
 
 Invariants: log start ≤ durable end ≤ log end. An offset is given out once: `stage` counts on from
-what was written, and what `undo` takes back was never published. Only the writer's thread calls the
+what was written, and what `undo` takes back was never published. Only the writer calls the
 methods of this class; those of ReadableLog are for everyone. `sync`, `publish` and all else that
 concerns the files is in segmented_log.py.
 """

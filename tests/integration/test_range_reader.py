@@ -243,7 +243,13 @@ def listener() -> Iterator[socket.socket]:
 
 
 def opened(address: tuple[str, int], broker_id: int = 0, timeout_s: float = 30) -> FetchSocket:
-    return FetchSocket.open(Address(*address), broker_id, client_name="test", timeout_s=timeout_s)
+    return FetchSocket.open(
+        Address(*address),
+        broker_id,
+        client_name="test",
+        connect_timeout_s=30,
+        timeout_s=timeout_s,
+    )
 
 
 def test_a_broker_that_does_not_answer_is_given_up_in_time(listener):
