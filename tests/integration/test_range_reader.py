@@ -182,8 +182,8 @@ def test_an_answer_that_comes_in_pieces_is_whole(proxied):
 
 
 async def test_a_broker_without_room_for_a_socket_is_asked_for_it_once(tmp_path, thread):
-    def read_all() -> list[int]:
-        cluster = open_cluster(thread, f"127.0.0.1:{broker.port}", patience_s=30)
+    def read_all(port: int) -> list[int]:
+        cluster = open_cluster(thread, f"127.0.0.1:{port}", patience_s=30)
         reader = RangeReader(thread, cluster, patience_s=30, fetch_bytes=1_000)
         try:
             return [base for chunk in reader.read(NAME, 0, 20) for base in starts(chunk)]
@@ -191,14 +191,14 @@ async def test_a_broker_without_room_for_a_socket_is_asked_for_it_once(tmp_path,
             thread.call(cluster.close())
 
     async with (
-        running_broker(tmp_path, max_connections=2) as broker,
-        await RawClient.open(broker.port) as client,
+        running_broker(tmp_path, max_connections=2) as running,
+        await RawClient.open(running.port) as client,
     ):
         await client.create("t", 1)
         for _ in range(20):
             await client.produce("t", 0, bytes(1_000))
-        assert await asyncio.to_thread(read_all) == list(range(20))
-        assert broker.metrics.connections_refused["max.connections"] == 1
+        assert await asyncio.to_thread(read_all, running.port) == list(range(20))
+        assert running.metrics.connections_refused["max.connections"] == 1
 
 
 def test_what_is_deleted_under_a_reader_is_told(reader, broker):
