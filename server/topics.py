@@ -130,8 +130,13 @@ class Topics:
         """
         task = asyncio.create_task(change)
         self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(self._forget_change)
         return await asyncio.shield(task)
+
+    def _forget_change(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("a change failed: %s", error)  # told to who asked, if he is still there
 
     async def _create(
         self, name: str, partitions: int | None, settings: dict[str, Any] | None

@@ -208,6 +208,24 @@ async def test_clients_are_told_the_advertised_host(tmp_path: Path):
 # --- topics --------------------------------------------------------------------------------------
 
 
+async def test_a_change_that_fails_after_its_client_has_gone_is_no_defect(broker, caplog):
+    await broker.topics.create("t")
+    async with broker.topics._changing:
+        asked = asyncio.create_task(broker.topics.create("t"))
+        await asyncio.sleep(0)
+        assert broker.topics._changes, "it waits for its turn"
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    async with broker.topics._changing:  # behind it
+        await asyncio.sleep(0)
+    assert not broker.topics._changes
+    del asked
+    gc.collect()
+
+    assert "never retrieved" not in caplog.text
+
+
 async def test_a_topic_is_created_described_altered_and_deleted(client: RawClient):
     created = await client.create("t", 2, segment_bytes=1000)
     await client.produce("t", 1, b"x", b"y")
