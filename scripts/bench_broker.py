@@ -15,34 +15,26 @@ Everything speaks the protocol over loopback; `scripts/bench client` measures th
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import re
-import socket
 import struct
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 import uvloop
 
 from scripts.figures import Figure, median_ratio, report
+from scripts.open_load import OpenLoad
+from scripts.server_process import Peer, Server
 from seglog.protocol import api
 from seglog.protocol import messages as m
 from seglog.protocol.batch import encode_batch
-from seglog.protocol.frame import SHARED_BUFFER_BYTES, FrameReceiver, pack_frame
-
-Buffer = bytes | bytearray | memoryview
+from seglog.protocol.frame import Buffer
 
 KB: Final = 1000
 NOW_US: Final = 1_700_000_000_000_000
@@ -52,94 +44,21 @@ PARTITIONS_AIM: Final = 3.0
 MEMORY_AIM_MB: Final = 120
 IDLE_AIM_KB: Final = 30
 START_AIM_S: Final = 0.5
-TICK_S: Final = 0.001
 
 
-# --- processes and connections -------------------------------------------------------------------
-
-
-class Server:
-    """A server process that prints `listening on HOST:PORT`."""
-
-    def __init__(self, *command: str) -> None:
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(
-            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"listening on \S+:(\d+)", line)
-        if found is None:
-            raise RuntimeError(f"{command[0]} did not start: {line!r}")
-        self.port = int(found[1])
-
-    def rss_bytes(self) -> int:
-        """Memory of its own: what it maps of the log is the page cache's, and can be taken back."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"RssAnon:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+# --- servers and requests ------------------------------------------------------------------------
 
 
 @contextmanager
 def servers(folder: Path) -> Iterator[tuple[Server, Server]]:
     """A broker and a bare pipe, on the same disk."""
     (folder / "bare").mkdir()
-    broker = Server("-m", "seglog", "serve", "--data", str(folder / "data"), "--port", "0")
-    bare = Server(str(Path(__file__).with_name("bare_pipe.py")), str(folder / "bare"))
-    try:
+    with ExitStack() as stack:
+        broker = Server("-m", "seglog", "serve", "--data", str(folder / "data"), "--port", "0")
+        stack.callback(broker.stop)
+        bare = Server(str(Path(__file__).with_name("bare_pipe.py")), str(folder / "bare"))
+        stack.callback(bare.stop)
         yield broker, bare
-    finally:
-        broker.stop()
-        bare.stop()
-
-
-_shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
-
-
-class Peer(asyncio.BufferedProtocol):
-    """One connection with one request under way: sends parts, gives back the answer's frame."""
-
-    transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self.receiver = FrameReceiver(_shared)
-        self.on_answer: Callable[[bytes | bytearray], None] = lambda _: None
-
-    @classmethod
-    async def open(cls, port: int, *, greet: bool) -> Peer:
-        loop = asyncio.get_running_loop()
-        _, peer = await loop.create_connection(cls, "127.0.0.1", port)
-        if greet:
-            await peer.ask(api.HELLO, m.HelloRequest("bench"))
-        return peer
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's own class
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.receiver.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        for frame in self.receiver.received(nbytes):
-            self.on_answer(frame)
-
-    async def send(self, parts: Sequence[Buffer]) -> bytes | bytearray:
-        answer: asyncio.Future[bytes | bytearray] = asyncio.get_running_loop().create_future()
-        self.on_answer = answer.set_result
-        self.transport.writelines(pack_frame(parts))
-        return await answer
-
-    async def ask(self, which: api.Api, request: m.Message) -> Any:
-        frame = await self.send([api.encode_request(which, 0, request)])
-        envelope = api.decode_response_envelope(frame)
-        if envelope.error is not None:
-            raise envelope.error.to_exception()
-        return api.decode_response(which, envelope.body)
 
 
 def produce_parts(topic: str, partition: int, batch: bytearray) -> list[Buffer]:
@@ -248,74 +167,6 @@ def sync_times(folder: Path, count: int) -> list[float]:
         taken.append(time.perf_counter() - started)
     os.close(descriptor)
     return taken
-
-
-class Ticks:
-    """Wakes the loop every millisecond, to within some 0.1 ms; its own timers are ten
-    times coarser.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.ready, self._waker = socket.socketpair()
-        self.ready.setblocking(False)
-        self.started = time.perf_counter()
-        self._count = count
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        for number in range(1, self._count + 1):
-            time.sleep(max(0.0, self.started + number * TICK_S - time.perf_counter()))
-            self._waker.send(b"t")
-        self._waker.close()
-
-
-class OpenLoad:
-    """Requests at a fixed rate, in bursts of a millisecond's worth, each to an idle connection.
-
-    Counted from when a request was due: one that is late because of an earlier one counts its wait.
-    No task and no future: what this process does is taken from the broker on a small machine.
-    """
-
-    def __init__(self, peers: Sequence[Peer], parts: Sequence[Buffer]) -> None:
-        self._frame = pack_frame(parts)
-        self._idle = deque(peers)
-        self._due: deque[float] = deque()  # those that no connection is idle for
-        self._unanswered = 0
-        self._all_answered = asyncio.Event()
-        self.taken: list[float] = []
-
-    async def run(self, per_second: float, seconds: float) -> list[float]:
-        burst = max(1, round(per_second * TICK_S))
-        loop = asyncio.get_running_loop()
-        ticks = Ticks(int(seconds / TICK_S))
-        tick = 0
-        gc.disable()  # the pauses of this process are not the broker's
-        with ticks.ready:
-            while passed := len(await loop.sock_recv(ticks.ready, 1024)):
-                for _ in range(passed):
-                    tick += 1
-                    self._due.extend([ticks.started + tick * TICK_S] * burst)
-                self._send()
-        while self._unanswered or self._due:
-            self._all_answered.clear()
-            await self._all_answered.wait()
-        gc.enable()
-        return self.taken
-
-    def _send(self) -> None:
-        while self._due and self._idle:
-            peer = self._idle.popleft()
-            peer.on_answer = partial(self._answered, peer, self._due.popleft())
-            self._unanswered += 1
-            peer.transport.writelines(self._frame)
-
-    def _answered(self, peer: Peer, due: float, _: bytes | bytearray) -> None:
-        self.taken.append(time.perf_counter() - due)
-        self._unanswered -= 1
-        self._idle.append(peer)
-        self._send()
-        if not self._unanswered:
-            self._all_answered.set()
 
 
 async def bench_latency(broker: Server, bare: Server, folder: Path, rounds: int) -> list[Figure]:

@@ -22,8 +22,8 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
-from scripts.bench_broker import Server
 from scripts.figures import Figure, report
+from scripts.server_process import Server
 from seglog import Admin, Consumer, Producer
 
 RECORD_BYTES: Final = 100

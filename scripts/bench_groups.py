@@ -28,8 +28,8 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
-from scripts.bench_broker import Peer, Server
 from scripts.figures import Figure, median_ratio, report
+from scripts.server_process import Peer, Server
 from seglog.protocol import api
 from seglog.protocol import group_messages as g
 from seglog.protocol import messages as m

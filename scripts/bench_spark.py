@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from scripts.bench_broker import Server
 from scripts.figures import Figure, alternate, median_ratio, report
+from scripts.server_process import Server
 from scripts.spark_session import new_session
 from seglog import SyncAdmin, SyncProducer
 
