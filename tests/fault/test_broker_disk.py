@@ -451,6 +451,7 @@ async def test_a_broker_takes_as_many_descriptors_as_the_system_allows(tmp_path)
     ):
         await client.create("many", OPEN_FILES)
         await client.produce("many", OPEN_FILES - 1, b"value")
+        assert await client.values("many", OPEN_FILES - 1) == [b"value"]
 
 
 async def test_without_a_free_descriptor_a_broker_refuses_by_name_and_goes_on_when_it_has_one(

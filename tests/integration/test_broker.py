@@ -834,6 +834,7 @@ async def test_a_client_that_takes_no_answers_cannot_keep_a_broker_from_stopping
         await client.call(api.METADATA, METADATA)
         await broker.stop()
         await slow.closed()
+        assert not broker.listener.connections
 
 
 async def test_a_stop_may_be_asked_for_twice_and_at_once(broker: Broker):

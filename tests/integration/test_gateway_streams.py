@@ -243,6 +243,7 @@ async def test_a_quiet_stream_shows_that_it_lives(tmp_path):
                 beats += line.startswith(":")
                 if beats == 3:
                     break
+        assert beats == 3
         await no_streams(gateway)
 
 

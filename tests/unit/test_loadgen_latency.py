@@ -113,7 +113,7 @@ async def test_the_waker_serves_many_and_survives_a_busy_loop():
         await asyncio.sleep(0)
         while time.monotonic_ns() < start + 30 * SLOT_NS:
             pass  # the loop does not run meanwhile, and no wake-ups gather up
-        await gathered
+        assert await gathered == [None] * 20
 
 
 # --- adding up -----------------------------------------------------------------------------------

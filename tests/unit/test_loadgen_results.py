@@ -194,8 +194,9 @@ def test_a_report_is_made_of_whatever_a_result_has(kind):
     if kind != "end-to-end":
         more["consume" if kind == "produce" else "produce"] = None
     bare = a_result(**more)
-    Page(make_report(msgspec.structs.replace(bare, timeline=bare.timeline[:1])))
-    Page(make_report(msgspec.structs.replace(bare, timeline=[])))
+    for timeline in (bare.timeline[:1], []):
+        page = Page(make_report(msgspec.structs.replace(bare, timeline=timeline)))
+        assert kind in page.text
 
 
 # --- compare -------------------------------------------------------------------------------------
