@@ -2,13 +2,11 @@
 stands."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,61 +17,31 @@ import pytest
 from seglog import SyncAdmin, SyncProducer
 
 from tests.brokers import BrokerMemory
+from tests.commands import SEGLOG, TIMEOUT_S
 from tests.metrics import Scrape
+from tests.serving import Serving, environment, starting
 
 ROOT = Path(__file__).resolve().parents[2]
-SEGLOG = [sys.executable, "-m", "seglog"]
-TIMEOUT_S = 120
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """This process's, without any setting that happens to be in it."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
-    return {**ours, **variables}
+class Running(Serving):
+    """A command that also says where it speaks HTTP."""
 
-
-class Running:
-    """A command that says where it listens."""
-
-    def __init__(self, cwd: Path, *arguments: str, **variables: str) -> None:
-        self.process = subprocess.Popen(
-            [*SEGLOG, *arguments],
-            cwd=cwd,
-            env=environment(**variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
+    def listen(self) -> None:
         self.bootstrap = self.url = ""
         while not self.url:
-            line = self.process.stdout.readline()
+            line = self.line()
             if line.startswith("listening on "):
                 self.bootstrap = line.removeprefix("listening on ").strip()
             elif line.startswith("http on "):
                 self.url = line.removeprefix("http on ").strip()
-            elif not line:
-                pytest.fail(self.process.communicate()[1])
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, out, err
 
 
 @pytest.fixture
 def run(tmp_path) -> Iterator[Callable[..., Running]]:
-    """Starts commands in `tmp_path`; what still runs at the end of the test is ended."""
-    started: list[Running] = []
-
-    def start(*arguments: str, **variables: str) -> Running:
-        started.append(Running(tmp_path, *arguments, **variables))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.communicate()
+    """Starts commands in `tmp_path`."""
+    with starting(Running, tmp_path) as start:
+        yield start
 
 
 def refused(cwd: Path, *arguments: str, **variables: str) -> str:

@@ -13,21 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import seglog
 
-SEGLOG = [sys.executable, "-m", "seglog"]
+from tests.commands import SEGLOG, TIMEOUT_S
+from tests.serving import Serving, environment, starting
+
 LISTENING = re.compile(r"listening on (\S+):(\d+)\n")
-TIMEOUT_S = 120
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """This process's, without any setting that happens to be in it."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SEGLOG_")}
-    return {**ours, "COLUMNS": "100", **variables}
 
 
 def run(
@@ -45,46 +41,21 @@ def run(
     )
 
 
-class Served:
-    """A broker in a process of its own, which listens by the time this is made."""
+class Served(Serving):
+    """A broker in a process of its own."""
 
-    def __init__(self, cwd: Path, *arguments: str, **variables: str) -> None:
-        self.process = subprocess.Popen(
-            [*SEGLOG, "serve", *arguments],
-            cwd=cwd,
-            env=environment(**variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+    def listen(self) -> None:
+        line = self.line()
         found = LISTENING.fullmatch(line)
-        if found is None:
-            self.process.kill()
-            pytest.fail(f"it said {line!r} and {self.process.communicate()[1]}")
+        assert found is not None, f"it said {line!r}"
         self.host, self.port = found[1], int(found[2])
-
-    def stop(self, signal_number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        """The exit code, and what it said after it listened."""
-        self.process.send_signal(signal_number)
-        out, err = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, out, err
 
 
 @pytest.fixture
 def serve(tmp_path) -> Iterator[Callable[..., Served]]:
-    """Starts brokers in `tmp_path`; what still runs at the end of the test is ended."""
-    started: list[Served] = []
-
-    def start(*arguments: str, **variables: str) -> Served:
-        started.append(Served(tmp_path, *arguments, **variables))
-        return started[-1]
-
-    yield start
-    for broker in started:
-        broker.process.kill()
-        broker.process.communicate()
+    """Starts brokers in `tmp_path`."""
+    with starting(Served, tmp_path) as start:
+        yield partial(start, "serve")
 
 
 def assert_refused(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
