@@ -5,6 +5,7 @@ client that sends or takes nothing costs little and not for long.
 import asyncio
 import os
 import socket
+import time
 from contextlib import aclosing
 from typing import Any
 
@@ -304,6 +305,26 @@ async def test_a_client_that_is_slow_but_takes_something_is_not_cut_off(tmp_path
                 await asyncio.sleep(0.02)
 
         assert received > 1500 * 10_000
+        await plain.close()
+
+
+async def test_a_gateway_that_stood_still_takes_nobody_for_slow(tmp_path):
+    async with running_gateway(tmp_path, slow_reader_timeout_ms=1_000) as gateway:
+        await gateway.create("t")
+        async with Producer(gateway.bootstrap) as producer:
+            await producer.send_batch("t", [b"x" * 10_000] * 1500)
+        plain = await Plain.open(gateway, receive_bytes=4 * KIB)
+        plain.say("GET /v1/topics/t/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+        async def is_watched() -> bool:
+            assert gateway.server._server is not None
+            connections: set[Any] = gateway.server._server.server_state.connections
+            return any(each._stalled for each in connections)
+
+        await eventually(is_watched, True)
+        time.sleep(1.4)  # noqa: ASYNC251 - the gateway's loop is ours: it is stopped
+
+        assert len(await plain.everything()) > 1500 * 10_000
         await plain.close()
 
 
